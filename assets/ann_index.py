@@ -5,7 +5,6 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import dagster as dg
-from pyiceberg.table import Table
 
 from icepuffin.assets.charts import render
 from icepuffin.assets.failures import no_vain_retries
@@ -25,16 +24,16 @@ from icepuffin.assets.metadata import (
 from icepuffin.assets.partitions import snapshot_of, snapshot_partitions
 from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.index.planning.own_versions import versions_of
 from icepuffin.ops.index.upkeep.recall_history import recall_drift, recall_history
-from icepuffin.ops.model import Action, StorageConfig
+from icepuffin.ops.model import Action
 from icepuffin.ops.recall.confidence import confidence_interval
 from icepuffin.ops.runs.index_runs import current_definition, refresh_index
 from icepuffin.ops.search.overview import overview
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
+from icepuffin.ops.tasks.task_runner import RunContext
 
 _BUILD_ANEW = "raise build_anew_rows of the index over the number of rows: the next snapshot's refresh builds it anew"
 _WATCH_RECALL = "nothing while recall is good: a refresh that misses target_recall builds the index anew"
@@ -42,14 +41,12 @@ _WITHOUT_GRAPHS = "answers are exact: every row that may be near enough is compa
 
 
 def version_metadata(
-    table: Table, storage: StorageConfig, definition: IndexDefinition, report: IndexReport, ref: str = "main"
+    run: RunContext, definition: IndexDefinition, report: IndexReport
 ) -> dict[str, dg.MetadataValue[Any]]:
-    """The version in a picture, in words, and in the numbers that are plotted. `ref`: branch or tag that the index
-    follows.
-    """
+    """The version in a picture, in words, and in the numbers that are plotted."""
     words = {
         "summary": bullet_list(_summary(definition, report)),
-        **snapshot_metadata(snapshots_by_id(table.metadata).get(report.snapshot_id)),
+        **snapshot_metadata(snapshots_by_id(run.table.metadata).get(report.snapshot_id)),
         "action": dg.MetadataValue.text(str(report.action)),
     }
     if report.action is Action.EMPTY:
@@ -64,7 +61,7 @@ def version_metadata(
             seconds=report.seconds,
             tombstones=report.tombstone_ratio,
         ),
-        **version_drawings(table, storage, definition, report, ref),
+        **version_drawings(run, definition, report),
         **({"shards": as_table(report.shard_reports)} if report.shard_reports else {}),
         "details": details(report),
         "build_id": dg.MetadataValue.text(report.build_id),
@@ -143,19 +140,17 @@ def layout_result(report: IndexReport) -> dg.AssetCheckResult:
 
 
 def version_drawings(
-    table: Table, storage: StorageConfig, definition: IndexDefinition, report: IndexReport, ref: str = "main"
+    run: RunContext, definition: IndexDefinition, report: IndexReport
 ) -> dict[str, dg.MetadataValue[Any]]:
     """Shards, tombstones and recall by cost as a picture, small and large, and the change of recall since the last
     build, which Dagster plots over partitions as it does `recall` itself. Empty where there is no version.
-
-    ref: branch or tag that the index follows.
     """
-    versions = versions_of(table, definition)
+    versions = versions_of(run.table, definition)
     version = next((bound for bound in versions if bound.index_snapshot_id == report.index_snapshot_id), None)
     if version is None:
         return {}
     drawings: dict[str, dg.MetadataValue[Any]] = {}
-    drawn = overview(table, definition, storage, version=version, ref=ref)
+    drawn = overview(run.table, definition, run.storage, version=version, ref=run.ref)
     if drawn is not None:
         if glance := version_glance(drawn):
             drawings["at a glance"] = dg.MetadataValue.md(glance)
@@ -227,17 +222,10 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
         engine = spec.resources.engine_of(context)
         table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
         current = current_definition(table, definition, in_settings=definition.name in spec.settings.indexes)
-        report = refresh_index(
-            table,
-            current,
-            snapshot_id,
-            engine=engine,
-            storage=storage_of(table),
-            watched_ref=spec.first_ref,
-            log=context.log.info,
-        )
+        run = engine.run_on(table, snapshot_id, spec.first_ref)
+        report = refresh_index(run, current, snapshot_id, log=context.log.info)
         metadata: dict[str, Any] = {
-            **version_metadata(table, storage_of(table), current, report, spec.first_ref),
+            **version_metadata(run, current, report),
             **(engine.cost_model.report_costs(report) if engine.cost_model else {}),
         }
         is_repeat = report.action in (Action.REUSED, Action.RETAGGED)

@@ -23,6 +23,7 @@ from icepuffin.ops.recall.recall_reports import RecallReportError, RecallReports
 from icepuffin.ops.resources import Catalogs
 from icepuffin.ops.storage import StorageError, open_storage
 from icepuffin.ops.table.snapshots import find_snapshot, newest_data_snapshots, resolve_snapshot
+from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta.ndv import nearest_statistics
 from icepuffin.ops.theta.statistics_slot import damage_of
 
@@ -207,7 +208,7 @@ def integrity_result(spec: TableSpec, definition: IndexDefinition, catalogs: Cat
         )
     from icepuffin.ops.index.verify.integrity import check_integrity, remedy  # noqa: PLC0415  numba: not to define the check
 
-    report = check_integrity(table, version, storage_of(table))
+    report = check_integrity(RunContext(table, storage_of(table)), version)
     for fault in listed(report.faults):
         dg.get_dagster_logger().error("%s: %s", report.path, fault)
     return dg.AssetCheckResult(

@@ -18,7 +18,6 @@ from icepuffin.assets.metadata import (
 from icepuffin.assets.partitions import snapshot_of, snapshot_partitions
 from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.runs.sketches import refresh_sketches
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.theta.theta_report import ThetaOutcome, ThetaReport
@@ -53,14 +52,9 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
         limit_pool(context.instance, spec.pool)
         engine = spec.resources.engine_of(context)
         table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
-        report = refresh_sketches(
-            table,
-            snapshot_id,
-            engine=engine,
-            storage=storage_of(table),
-            columns=spec.settings.statistics.ndv_columns,
-            log=context.log.info,
-        )
+        columns = spec.settings.statistics.ndv_columns
+        run = engine.run_on(table, snapshot_id)
+        report = refresh_sketches(run, snapshot_id, columns=columns, log=context.log.info)
         metadata: dict[str, Any] = {
             **_drawing(report),
             "summary": bullet_list(_summary(report)),

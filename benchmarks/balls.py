@@ -25,7 +25,7 @@ from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.index import IndexDefinition, materialize_index
 from icepuffin.ops.search import open_exact, open_index
 from icepuffin.ops.search.exact.pruning import FileBalls
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 
 _TIMES = 200
 _K = 10
@@ -94,7 +94,7 @@ def table(
             new_table.append(arrow_rows(ids, (center + about).astype(np.float32)))
             if number >= len(centers) - 2:
                 head = new_table.refresh().metadata.current_snapshot_id or 0
-                report = materialize_index(new_table, definition, head, runner=LocalRunner(2), storage=STORAGE)
+                report = materialize_index(RunContext(new_table, STORAGE, LocalRunner(2)), definition, head)
                 seconds.append(report.seconds)
         reader = open_index(new_table.refresh(), definition, storage=STORAGE)
         exact = open_exact(new_table, "embedding", "cosine", storage=STORAGE)

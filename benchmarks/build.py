@@ -81,23 +81,24 @@ def _build(options: argparse.Namespace) -> dict[str, Any]:
     from icepuffin.ops.catalog.connection import open_catalog  # noqa: PLC0415
     from icepuffin.ops.index import IndexDefinition, materialize_index  # noqa: PLC0415
     from icepuffin.ops.model import StorageConfig  # noqa: PLC0415
+    from icepuffin.ops.tasks.task_runner import RunContext  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
         uri = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
         catalog = open_catalog("bench", uri)
         catalog.create_namespace("db")
         runner = _runner(options)
-        common: dict[str, Any] = {"runner": runner, "storage": StorageConfig({})}
+        storage = StorageConfig({})
         shape: dict[str, Any] = {"max_degree": options.max_degree, "search_list": options.search_list}
         definition = IndexDefinition(
             name="bench", column="embedding", metric="cosine", shards=options.shards, target_recall=0.0, **shape
         )
         warm = _table(catalog, "warm", np.load(options.vectors, mmap_mode="r")[:2000], 1)
-        materialize_index(warm, definition, warm.metadata.current_snapshot_id, **common)
+        materialize_index(RunContext(warm, storage, runner), definition, warm.metadata.current_snapshot_id)
         table = _table(catalog, "t", np.load(options.vectors, mmap_mode="r"), options.files)
         before = restart_peak_mib()
         start = time.perf_counter()
-        report = materialize_index(table, definition, table.metadata.current_snapshot_id, **common)
+        report = materialize_index(RunContext(table, storage, runner), definition, table.metadata.current_snapshot_id)
         seconds = time.perf_counter() - start
         return {
             "seconds": seconds,

@@ -39,7 +39,7 @@ from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.index import IndexDefinition, materialize_index
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search import open_index
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from tests.services.s3proxy import BUCKET, s3proxy
 
 LATENCIES_MS = (0.0, 20.0)
@@ -150,7 +150,7 @@ def _make_table(
     if head is None:
         raise ValueError("the table has no snapshot")
     begun = time.process_time()
-    materialize_index(table, definition, head, runner=LocalRunner(2), storage=storage)
+    materialize_index(RunContext(table, storage, LocalRunner(2)), definition, head)
     return time.process_time() - begun
 
 

@@ -34,7 +34,7 @@ from icepuffin.ops.storage import open_storage, relative_to
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.row_deletes import deleted_by_file
 from icepuffin.ops.table.snapshots import data_snapshots
-from icepuffin.ops.tasks.task_runner import LocalRunner, TaskRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext, TaskRunner
 from icepuffin.orchestration.demo.rowdeletes import commit_delete_files
 
 SCHEMA = pa.schema([("id", pa.int64()), ("embedding", pa.list_(pa.float32()))])
@@ -142,7 +142,7 @@ class Lake:
     def index(self, definition: IndexDefinition | None = None) -> IndexReport:
         """The head's version."""
         return materialize_index(
-            self.table.refresh(), definition or self.definition, self.head, runner=self.runner, storage=STORAGE
+            RunContext(self.table.refresh(), STORAGE, self.runner), definition or self.definition, self.head
         )
 
     def forget(self, index: str) -> None:

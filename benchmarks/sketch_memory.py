@@ -27,8 +27,8 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bound_versions import sketch_versions
 from icepuffin.ops.model import SnapshotId, StorageConfig
-from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import materialize_theta_sketches
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta import count_theta_sketches
 from icepuffin.ops.theta.file_sketches import SKETCH_DIRECTORY
 from icepuffin.puffin import FileSource, PuffinReader
 from icepuffin.puffin.blobs import sketch_directory_blob
@@ -63,9 +63,9 @@ def sketch(folder: Path, threads: int) -> dict[str, Any]:
     """Make the sketches in this process."""
     table = open_catalog(folder).load_table("db.t")
     before, begun = _peak_mb(), time.process_time()
-    report = materialize_theta_sketches(
-        table, SnapshotId(_head(table)), runner=LocalRunner(threads), storage=StorageConfig({})
-    )
+    report = count_theta_sketches(
+        RunContext(table, StorageConfig({}), LocalRunner(threads)), SnapshotId(_head(table))
+    ).publish()
     return {
         "cpu_seconds": round(time.process_time() - begun, 1),
         "before_mb": before,

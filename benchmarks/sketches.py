@@ -8,7 +8,7 @@ cache, to the finished answer: of each column, and of all in one call. `seconds`
 threads, the JVM's included; others on the machine move these less. So is `peak_mb`. `error` is the estimate over the
 truth, less 1.
 
-icepuffin         `materialize_theta_sketches` of a snapshot without sketches, the commit included
+icepuffin         `count_theta_sketches` of a snapshot without sketches, the commit included
 icepuffin-count   the same without the commits
 duckdb            approx_count_distinct: a mark for speed, not the same answer
 iceberg           compute_table_stats on Spark, of an Iceberg copy of the file; writes and commits its Puffin file, too.

@@ -2,7 +2,7 @@
 
 A system is a class with `start()` (not timed) and `many(columns) -> {column: (estimate, image or None)}` (timed).
 
-icepuffin         what the product runs: `materialize_theta_sketches` on an Iceberg table that holds the file, in the
+icepuffin         what the product runs: `count_theta_sketches` on an Iceberg table that holds the file, in the
                   driver's threads. Both commits, the statistics file and the sketches per data file are in the time.
 icepuffin-count   only the reading, hashing and uniting of it.
 
@@ -31,8 +31,8 @@ class Icepuffin:
 
         self.theta: Any = importlib.import_module("icepuffin.ops.theta")
         self.model: Any = importlib.import_module("icepuffin.ops.model")
-        runner: Any = importlib.import_module("icepuffin.ops.tasks.task_runner")
-        self.runner = runner.LocalRunner(self.spec["threads"])
+        self.tasks: Any = importlib.import_module("icepuffin.ops.tasks.task_runner")
+        self.runner = self.tasks.LocalRunner(self.spec["threads"])
         folder = Path(self.spec["scratch"])
         self.catalog = SqlCatalog("bench", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/wh")
         self.catalog.create_namespace("db")
@@ -52,13 +52,8 @@ class Icepuffin:
     def many(self, columns: list[str]) -> dict[str, tuple[float, bytes | None]]:
         """Materialise the sketches of some columns of a table that has none."""
         table = self.unused.pop()
-        report = self.theta.materialize_theta_sketches(
-            table,
-            table.current_snapshot().snapshot_id,
-            runner=self.runner,
-            storage=self.model.StorageConfig({}),
-            columns=columns,
-        )
+        run = self.tasks.RunContext(table, self.model.StorageConfig({}), self.runner)
+        report = self.theta.count_theta_sketches(run, table.current_snapshot().snapshot_id, columns=columns).publish()
         assert report.outcome == "written"
         return {c: (float(report.ndv[c]), image) for c, image in self._images(table, report).items()}
 

@@ -25,13 +25,16 @@ from icepuffin.ops.catalog.connection import failure, names_that_have, open_cata
 from icepuffin.ops.catalog.read_restrictions import require_unrestricted
 from icepuffin.ops.catalog.redaction import other_reason, without_values
 from icepuffin.ops.catalog.time_limits import answering_within
+from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError, TableStateError, UnreachableError
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.runs.costs import CostModel
 from icepuffin.ops.table.blob_kind import SCRATCH_TABLES
 from icepuffin.ops.table.format_versions import invalid_place, unsupported_format
+from icepuffin.ops.table.snapshots import rows_in_files
 
 if TYPE_CHECKING:
-    from icepuffin.ops.tasks.task_runner import TaskRunner
+    from icepuffin.ops.tasks.task_runner import RunContext, TaskRunner
 
 
 POLL_SECONDS = 4.0
@@ -290,6 +293,13 @@ class Engine:
         from icepuffin.ops.tasks.task_runner import LocalRunner  # noqa: PLC0415  pyspark only where it is used
 
         return self.spark_runner() if self.uses_spark(rows) else LocalRunner(self.threads)
+
+    def run_on(self, table: Table, snapshot_id: SnapshotId | None, ref: str = "main") -> "RunContext":
+        """A run for a snapshot of a table, whose tags follow `ref`, with the runner for so many rows."""
+        from icepuffin.ops.tasks.task_runner import RunContext  # noqa: PLC0415  as above
+
+        rows = 0 if snapshot_id is None else rows_in_files(table, snapshot_id)
+        return RunContext(table, storage_of(table), self.runner(rows), ref=ref)
 
     def spark_runner(self) -> "TaskRunner":
         """The runner on Spark, whatever the table's size. Raises NoSparkError where none is set."""

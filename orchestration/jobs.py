@@ -9,9 +9,11 @@ from icepuffin.assets.markdown import plain_text
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.index import rebuild_tombstoned_shards
 from icepuffin.ops.index.planning.index_report import IndexReport
-from icepuffin.ops.runs.index_runs import current_definition, maintain_index
+from icepuffin.ops.runs.index_runs import current_definition, ensure_defined
 from icepuffin.ops.runs.maintenance import collect_table_garbage
+from icepuffin.ops.table.snapshots import head_of
 from icepuffin.orchestration.gc_report import render_gc_report
 from icepuffin.orchestration.processes import run_process_executor
 from icepuffin.orchestration.sensor.facts import job_tags
@@ -88,12 +90,12 @@ def maintenance_job(spec: TableSpec, garbage: GarbageSettings) -> dg.JobDefiniti
     def rebuild(context: dg.OpExecutionContext) -> None:
         engine = spec.resources.engine_of(context)
         table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
-        storage = storage_of(table)
+        run = engine.run_on(table, head_of(table, spec.first_ref), spec.first_ref)
         errors: list[IcepuffinError] = []
         for index in spec.indexes:
             try:
                 definition = current_definition(table, index, in_settings=index.name in spec.settings.indexes)
-                report = maintain_index(table, definition, engine=engine, storage=storage, watched_ref=spec.first_ref)
+                report = rebuild_tombstoned_shards(run, ensure_defined(table, definition))
             except IcepuffinError as error:
                 context.log.error("index %s: %s", index.name, error)  # noqa: TRY400  it is raised below
                 errors.append(error)

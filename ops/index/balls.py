@@ -3,8 +3,6 @@
 They are made of the files that are new, each read once; the balls of other files are the base version's.
 """
 
-from functools import partial
-
 import numpy as np
 
 from icepuffin.ops.index.index_layout import Layout
@@ -18,25 +16,23 @@ from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.live_rows import read_live
 from icepuffin.ops.table.row_deletes import deleted_in_turn
 from icepuffin.ops.tasks.enclosure import EnclosureTask, enclose
-from icepuffin.ops.tasks.task_runner import StageProgress, TaskRunner, balanced_groups, small_work_runner
+from icepuffin.ops.tasks.task_runner import RunContext, balanced_groups, small_work_runner
 from icepuffin.ops.tasks.vectors import vectors_at, with_vector
 
 
-def enclose_files(
-    plan: VersionPlan, *, runner: TaskRunner, storage: StorageConfig, progress: StageProgress | None = None
-) -> ShardSet | None:
+def enclose_files(run: RunContext, plan: VersionPlan) -> ShardSet | None:
     """Enclose the vectors of the files that are new. No shard is made.
 
     Returns None where no live row has a vector. Raises VectorColumnError, StorageError.
     """
     base = plan.base if plan.action is Action.REFRESHED else None
-    dims = base.routing.dims if base else _dims(plan, storage)
+    dims = base.routing.dims if base else _dims(plan, run.storage)
     if dims is None:
         return None
     slotted = assign_slots(plan)
     added = {file.path for file in plan.added}
     new = [(slot, file) for slot, file in slotted if file.path in added]
-    runner = small_work_runner(runner, 4 * dims * sum(file.record_count for _, file in new))
+    runner = small_work_runner(run.runner, 4 * dims * sum(file.record_count for _, file in new))
     tasks = [
         EnclosureTask(
             files=group,
@@ -46,13 +42,13 @@ def enclose_files(
             dims=dims,
             most_balls=balls_per_file(len(slotted), dims),
             seed=plan.definition.seed,
-            storage=storage,
+            storage=run.storage,
             threads=runner.task_threads,
         )
         for group in balanced_groups(new, runner, lambda item: (item[0], item[1].record_count))
     ]
-    watched = None if progress is None else partial(progress, "enclose")
-    read = ReadSummary.of(runner.run(enclose, tasks, label="enclose vectors", progress=watched))
+    enclosed = runner.run(enclose, tasks, label="enclose vectors", progress=run.stage_progress("enclose"))
+    read = ReadSummary.of(enclosed)
     layout = Layout(np.empty((0, dims), np.float32), np.empty(0, np.uint32), 0, None)
     return ShardSet(layout, file_table(plan, slotted, read.rows, {}, frozenset()), (), read)
 

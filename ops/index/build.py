@@ -17,23 +17,21 @@ from icepuffin.ops.index.stages import (
     shard_task,
 )
 from icepuffin.ops.index.versions.layout_fit import LayoutFit
-from icepuffin.ops.model import How, ShardId, StorageConfig
+from icepuffin.ops.model import How, ShardId
 from icepuffin.ops.tasks.scatter import RowSelection
 from icepuffin.ops.tasks.staged_blocks import blocks_by_destination
-from icepuffin.ops.tasks.task_runner import StageProgress, TaskRunner, driver_runner
+from icepuffin.ops.tasks.task_runner import RunContext, driver_runner
 
 
-def build_shards(
-    plan: VersionPlan, *, runner: TaskRunner, storage: StorageConfig, progress: StageProgress | None = None
-) -> ShardSet | None:
+def build_shards(run: RunContext, plan: VersionPlan) -> ShardSet | None:
     """Sample the vectors, scatter all rows over the shards, and build each shard's graph.
 
     Returns None where no live row has a vector. Raises VectorColumnError, ShardTooLargeError, StorageError.
     """
-    layout = make_layout(plan, storage, threads=driver_runner(runner).task_threads)
+    layout = make_layout(plan, run.storage, threads=driver_runner(run.runner).task_threads)
     if layout is None:
         return None
-    context = BuildContext(plan, layout, assign_slots(plan), storage, runner, progress)
+    context = BuildContext(run, plan, layout, assign_slots(plan))
     selections = [RowSelection(slot, file) for slot, file in context.files]
     scattered = scatter_rows(context, selections, layout.partition_to_shard)
     blocks = blocks_by_destination([result.blocks for result in scattered])

@@ -6,8 +6,6 @@ They are idempotent, and safe to run twice at once.
 import logging
 from contextlib import suppress
 
-from pyiceberg.table import Table
-
 from icepuffin.ops.binding import bindings
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.binding.commit import reload_table
@@ -19,11 +17,11 @@ from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.index.planning.version_plan import VersionPlan, plan_instead, plan_rebuild, plan_version
 from icepuffin.ops.index.upkeep.outcome_reports import empty_report, reuse_report
 from icepuffin.ops.index.versions.version_reader import lost_packs
-from icepuffin.ops.model import Action, SnapshotId, StorageConfig
+from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.process.stage_clock import StageClock
 from icepuffin.ops.storage import ObjectMissingError, left_where_refused
 from icepuffin.ops.table.snapshots import head_of
-from icepuffin.ops.tasks.task_runner import StageProgress, TaskRunner
+from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta.theta_materialization import CountedSketches
 from icepuffin.puffin.errors import PuffinError
 
@@ -31,15 +29,11 @@ _log = logging.getLogger(__name__)
 
 
 def materialize_index(
-    table: Table,
+    run: RunContext,
     definition: IndexDefinition,
     snapshot_id: SnapshotId,
     *,
-    runner: TaskRunner,
-    storage: StorageConfig,
-    watched_ref: str = "main",
     verify: bool = False,
-    progress: StageProgress | None = None,
     sketches: CountedSketches | None = None,
 ) -> IndexReport:
     """Build, refresh, reuse, or move the tag: whichever is due for the snapshot.
@@ -56,49 +50,36 @@ def materialize_index(
 
     def plan_next(*, whole: bool) -> VersionPlan:
         with clock.stage("plan"):
-            return plan_version(
-                table, definition, snapshot_id, storage=storage, watched_ref=watched_ref, verify=whole, runner=runner,
-                progress=progress,
-            )  # fmt: skip
-
-    def version_of(plan: VersionPlan) -> IndexReport:
-        return carry_out(table, plan, clock, runner=runner, storage=storage, progress=progress, sketches=sketches)
+            return plan_version(run, definition, snapshot_id, verify=whole)
 
     def attempt(*, whole: bool) -> IndexReport:
         plan = plan_next(whole=whole)
         try:
-            return version_of(plan)
+            return _carry_out(run, plan, clock, sketches)
         except ObjectMissingError:
             # another run has published a version meanwhile, and swept what both had staged
             replanned = plan_next(whole=whole)
             if replanned.existing is None:
                 raise
-            return version_of(replanned)
+            return _carry_out(run, replanned, clock, sketches)
 
     try:
         return attempt(whole=verify)
     except (PuffinError, CoverageError, ObjectMissingError) as error:
         # a CoverageError may come from a base version that is wrong
-        if verify or (isinstance(error, ObjectMissingError) and not _is_pack_lost(table, definition.name, storage)):
+        if verify or (isinstance(error, ObjectMissingError) and not _is_pack_lost(run, definition.name)):
             raise
         _log.warning("snapshot %s, index %s: damage, so versions are verified: %s", snapshot_id, definition.name, error)
         return attempt(whole=True)
 
 
-def _is_pack_lost(table: Table, index: str, storage: StorageConfig) -> bool:
+def _is_pack_lost(run: RunContext, index: str) -> bool:
     """Whether the store lacks a pack that a version of the index names."""
-    return any(lost_packs(version, storage) for version in index_versions(table, index))
+    return any(lost_packs(version, run.storage) for version in index_versions(run.table, index))
 
 
-def carry_out(
-    table: Table,
-    plan: VersionPlan,
-    clock: StageClock,
-    *,
-    runner: TaskRunner,
-    storage: StorageConfig,
-    progress: StageProgress | None = None,
-    sketches: CountedSketches | None = None,
+def _carry_out(
+    run: RunContext, plan: VersionPlan, clock: StageClock, sketches: CountedSketches | None = None
 ) -> IndexReport:
     """Carry out a plan. If the shards of the base version have no room for the new rows, or are no good for them, as
     of another model, build from nothing; see `plan_instead`.
@@ -108,9 +89,7 @@ def carry_out(
     first, tried = plan, list[VersionPlan]()
     while True:
         try:
-            report = _carry_out(
-                table, plan, clock, runner=runner, storage=storage, progress=progress, sketches=sketches
-            )
+            report = _as_planned(run, plan, clock, sketches)
         except IcepuffinError as error:
             other = plan_instead(plan, error, first)
             if other is None:
@@ -127,7 +106,7 @@ def carry_out(
 
             with left_where_refused():
                 for other in tried:
-                    sweep_staged(other, storage)
+                    sweep_staged(other, run.storage)
         return report
 
 
@@ -139,46 +118,24 @@ def _name_both(error: IcepuffinError, plan: VersionPlan) -> None:
         error.args = (f"{error}. A {way} was tried before: {plan.other_error}",)
 
 
-def rebuild_tombstoned_shards(
-    table: Table,
-    definition: IndexDefinition,
-    *,
-    runner: TaskRunner,
-    storage: StorageConfig,
-    watched_ref: str = "main",
-    progress: StageProgress | None = None,
-) -> IndexReport | None:
+def rebuild_tombstoned_shards(run: RunContext, definition: IndexDefinition) -> IndexReport | None:
     """Rebuild the head version's shards whose tombstone ratio is over the definition's. None: nothing was due."""
-    reload_table(table)
-    head = head_of(table, watched_ref)
-    if head is None:
-        return None
-    plan = plan_version(table, definition, head, storage=storage, watched_ref=watched_ref, runner=runner)
-    rebuild = plan_rebuild(plan)
-    if rebuild is None:
-        return None
-    return carry_out(table, rebuild, StageClock(), runner=runner, storage=storage, progress=progress)
+    reload_table(run.table)
+    head = head_of(run.table, run.ref)
+    rebuild = None if head is None else plan_rebuild(plan_version(run, definition, head))
+    return None if rebuild is None else _carry_out(run, rebuild, StageClock())
 
 
-def _carry_out(
-    table: Table,
-    plan: VersionPlan,
-    clock: StageClock,
-    *,
-    runner: TaskRunner,
-    storage: StorageConfig,
-    progress: StageProgress | None,
-    sketches: CountedSketches | None,
-) -> IndexReport:
+def _as_planned(run: RunContext, plan: VersionPlan, clock: StageClock, sketches: CountedSketches | None) -> IndexReport:
     if plan.action is Action.EMPTY:
         return empty_report(plan, clock)
     if plan.existing is not None:
         if plan.action is Action.RETAGGED:
             with suppress(LostRaceError), clock.stage("bind"):
-                bindings.move_tag(table, plan.tag, plan.existing.index_snapshot_id, expected_ref=plan.expected_ref)
+                bindings.move_tag(run.table, plan.tag, plan.existing.index_snapshot_id, expected_ref=plan.expected_ref)
         elif plan.is_head:
-            bindings.make_lasting(table, plan.tag)
+            bindings.make_lasting(run.table, plan.tag)
         return reuse_report(plan, clock, plan.existing)
     from icepuffin.ops.index.new_version import make_version  # noqa: PLC0415  numba, if a version is to be made
 
-    return make_version(table, plan, clock, runner=runner, storage=storage, progress=progress, sketches=sketches)
+    return make_version(run, plan, clock, sketches)

@@ -50,7 +50,7 @@ def measure_masked(context: BuildContext, shards: Collection[ShardResult]) -> di
     chosen = _chosen(shards)
     size = sum(shard.length for shard in chosen)
     queries = min(max(_FEWEST_QUERIES, _COMPARED // max(1, size)), GATE_QUERIES)
-    threads = driver_runner(context.runner).task_threads
+    threads = driver_runner(context.run.runner).task_threads
     recalls = {}
     for result in chosen:
         key = ShardKey(replace(result.stored, addresses=None), result.sha256)
@@ -89,11 +89,11 @@ def _chosen(shards: Collection[ShardResult]) -> list[ShardResult]:
 
 def _read(context: BuildContext, key: ShardKey) -> Shard:
     """Graph and vectors of a shard, these as f32. It has no addresses."""
-    cached = process_cache().find(key, context.storage)
+    cached = process_cache().find(key, context.run.storage)
     if cached is not None and cached.vectors is not None and isinstance(cached.graph, Graph):
         graph, vectors = cached.graph, cached.vectors
     else:
-        reader = open_shard(key.stored, context.storage)
+        reader = open_shard(key.stored, context.run.storage)
         graph = Graph(*reader.read_graph(), reader.header.medoid)
         vectors = as_floats(np.asarray(reader.read_vectors()))
     definition = context.plan.definition

@@ -127,7 +127,7 @@ class _Matching:
         """
         shards = self.dead_shards if dead_blocks is None else ()
         dead_blocks = dead_blocks or {}
-        staging, storage = self.context.staging, self.context.storage
+        staging, storage = self.context.staging, self.context.run.storage
         return [
             MatchTask(
                 number, self.range_bits, blocks.get(number, ()), shards, dead_blocks.get(number, ()), staging, storage
@@ -181,15 +181,15 @@ def _by_hash(matching: _Matching) -> _MatchOutcome:
             dims=context.layout.dims,
             range_bits=matching.range_bits,
             staging=context.staging,
-            storage=context.storage,
+            storage=context.run.storage,
             threads=runner.task_threads,
         )
         for number, group in enumerate(groups)
     ]
-    hashed = runner.run(hash_files, tasks, label="read content hashes", progress=context.stage_progress("hashes"))
+    hashed = runner.run(hash_files, tasks, label="read content hashes", progress=context.run.stage_progress("hashes"))
     blocks = blocks_by_destination([result.blocks for result in hashed])
     match_tasks = matching.match_tasks(blocks, _staged_dead_hashes(matching) if matching.range_bits else None)
-    results = runner.run(match_rows, match_tasks, label="match rows", progress=context.stage_progress("matches"))
+    results = runner.run(match_rows, match_tasks, label="match rows", progress=context.run.stage_progress("matches"))
     return _joined(matching, results, ReadSummary.of(hashed))
 
 
@@ -198,10 +198,10 @@ def _staged_dead_hashes(matching: _Matching) -> Mapping[int, tuple[Block, ...]]:
     context, runner = matching.context, matching.runner
     groups = balanced_groups(matching.dead_shards, runner, lambda shard: (shard[0], len(matching.dead[shard[0]])))
     tasks = [
-        DeadHashTask(number, group, matching.range_bits, context.staging, context.storage)
+        DeadHashTask(number, group, matching.range_bits, context.staging, context.run.storage)
         for number, group in enumerate(groups)
     ]
-    progress = context.stage_progress("hashes")
+    progress = context.run.stage_progress("hashes")
     staged = runner.run(stage_dead_hashes, tasks, label="read hashes of nodes", progress=progress)
     return blocks_by_destination(staged)
 
@@ -222,10 +222,10 @@ def _by_lineage(matching: _Matching) -> _MatchOutcome | None:
     matching = _Matching(context, matching.base, matching.selections, dead)
     groups = balanced_groups(after, runner, lambda entry: (entry[0], entry[1].record_count))
     tasks = [
-        LineageTask(number, group, matching.range_bits, context.staging, context.storage)
+        LineageTask(number, group, matching.range_bits, context.staging, context.run.storage)
         for number, group in enumerate(groups)
     ]
-    progress = context.stage_progress("lineage")
+    progress = context.run.stage_progress("lineage")
     staged = runner.run(read_lineage, tasks, label="read lineage", progress=progress)
     matches = [
         LineageMatchTask(
@@ -262,7 +262,7 @@ def _read_summary(
     for move in (move for result in results for move in result.moves):
         rows[move.after] += move.rows
         sources.setdefault(move.after, set()).add(move.before)
-    balls_of = balls_by_slot(matching.base, matching.context.storage) if sources else {}
+    balls_of = balls_by_slot(matching.base, matching.context.run.storage) if sources else {}
     dims = matching.context.layout.dims
     endless: Ball = np.zeros(dims, np.float32), np.inf
     with_other_rows = {slot for result in results for slot, _ in result.rows.unmatched}

@@ -44,7 +44,7 @@ from icepuffin.ops.storage import left_where_refused, open_storage
 from icepuffin.ops.storage.memory_storage import memory_folder
 from icepuffin.ops.table.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, BlobKind
 from icepuffin.ops.table.snapshots import find_snapshot
-from icepuffin.ops.tasks.task_runner import StageProgress, TaskRunner
+from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta.ndv import counts_for_planners
 from icepuffin.ops.theta.theta_materialization import CountedSketches
 
@@ -62,14 +62,7 @@ _LENGTHS = 1e-17, 1e18
 
 
 def make_version(
-    table: Table,
-    plan: VersionPlan,
-    clock: StageClock,
-    *,
-    runner: TaskRunner,
-    storage: StorageConfig,
-    progress: StageProgress | None = None,
-    sketches: CountedSketches | None = None,
+    run: RunContext, plan: VersionPlan, clock: StageClock, sketches: CountedSketches | None
 ) -> IndexReport:
     """Make and publish the version that a plan to build or to refresh is for; nothing, where no row has a vector.
     `sketches` of the snapshot are published in the same commit.
@@ -78,6 +71,7 @@ def make_version(
     CoverageError, PuffinError where the base version is damaged, ObjectMissingError where another run swept what this
     one had staged, and what the catalog, the storage and the runner raise. Nothing is published then.
     """
+    table, storage = run.table, run.storage
     plan = replace(plan, folder=require_bindable(table))
     remember_folder(table, plan.folder)
     reached(RunStep.PLANNED)
@@ -85,36 +79,25 @@ def make_version(
     with clock.stage("work"):
         dead = plan.dead
         if dead is None and base and plan.definition.has_graphs:
-            dead = find_dead_nodes(plan.changes, base, runner=runner, storage=storage)
+            dead = find_dead_nodes(run, plan.changes, base)
     with clock.stage("estimate"):
-        expected = estimate(table, plan, storage=storage, runner=runner, dead=dead)
+        expected = estimate(run, plan, dead=dead)
     kept_values = kept_parts(plan, storage)
     with memory_folder(plan.staging_prefix) as memory, Assembly(plan, storage, kept_values) as assembly:
         shard_set: ShardSet | None
         with clock.stage("work"):
             if not plan.definition.has_graphs:
-                shard_set = enclose_files(plan, runner=runner, storage=storage, progress=progress)
+                shard_set = enclose_files(run, plan)
             elif base and dead:
-                shard_set = refresh_shards(
-                    plan,
-                    base,
-                    dead,
-                    runner=runner,
-                    storage=storage,
-                    progress=progress,
-                    on_kept=assembly.begin,
-                    memory=memory,
-                )
+                shard_set = refresh_shards(run, plan, base, dead, on_kept=assembly.begin, memory=memory)
             else:
-                shard_set = build_shards(plan, runner=runner, storage=storage, progress=progress)
+                shard_set = build_shards(run, plan)
         if shard_set is None:
             return empty_report(replace(plan, reason="no live row has a vector"), clock)
         pass_gate(plan, shard_set, has_version=bool(index_versions(table, plan.definition.name)))
         with clock.stage("work"):
-            columns = attribute_blobs(plan, shard_set.files, storage=storage, runner=runner, progress=progress)
-            included = included_columns(
-                plan, kept_values, shard_set.files, storage=storage, runner=runner, progress=progress
-            )
+            columns = attribute_blobs(run, plan, shard_set.files)
+            included = included_columns(run, plan, kept_values, shard_set.files)
         reached(RunStep.MADE)
         with clock.stage("assemble"):
             reload_table(table)  # its sketches may have come meanwhile
@@ -126,7 +109,7 @@ def make_version(
             try:
                 searched = None
                 if plan.definition.has_graphs:
-                    searched = require_rows(plan, shard_set, file, storage, runner)
+                    searched = require_rows(run, plan, shard_set, file)
                 else:
                     require_enclosed(plan, file, storage)
             except CoverageError:  # the next attempt must not reuse what was staged
@@ -135,10 +118,10 @@ def make_version(
     reached(RunStep.ASSEMBLED)
     clock.split("assemble", "copy", file.copy_seconds)
     with clock.stage("bind"):
-        measurement = measurement_text(plan, shard_set, clock.stages, runner)
+        measurement = measurement_text(plan, shard_set, clock.stages, run.runner)
         sizes = _sizes(plan, shard_set).text() if plan.definition.has_graphs else ""
         beside = sketches.parts() if sketches else ()
-        version = publish(table, plan, file, storage=storage, measurement=measurement, sizes=sizes, beside=beside)
+        version = publish(run, plan, file, measurement=measurement, sizes=sizes, beside=beside)
         expire_packs_if_possible(table)
     return replace(new_version_report(plan, clock, shard_set, file, version), estimate=expected, self_search=searched)
 
@@ -197,14 +180,13 @@ def _recall_advice(definition: IndexDefinition, shard_set: ShardSet) -> str:
 
 
 def publish(
-    table: Table,
+    run: RunContext,
     plan: VersionPlan,
     file: VersionFile,
     *,
-    storage: StorageConfig,
-    measurement: str = "",
-    sizes: str = "",
-    beside: Sequence[CommitPart[object]] = (),
+    measurement: str,
+    sizes: str,
+    beside: Sequence[CommitPart[object]],
 ) -> DerivedVersion:
     """Bind the file, and `beside` in the same commit. If another run has published an equal version first, return that
     and delete this file.
@@ -212,7 +194,7 @@ def publish(
     Raises LostRaceError where another version was published, DefinitionError where the index was dropped meanwhile, and
     what `bindings.publish` raises.
     """
-    store = open_storage(plan.live.location, storage)
+    table, store = run.table, open_storage(plan.live.location, run.storage)
     binding = Binding(
         kind=BlobKind.INDEX,
         name=plan.definition.name,
@@ -249,7 +231,7 @@ def publish(
             raise
         version = published[-1]
     with left_where_refused():
-        sweep_staged(plan, storage)
+        sweep_staged(plan, run.storage)
     if _is_dropped(table, plan):
         with suppress(DefinitionError):  # whoever dropped it has seen the version, and its tags are gone
             drop_index(table, plan.definition.name)

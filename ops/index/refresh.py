@@ -41,7 +41,7 @@ from icepuffin.ops.tasks.shard_task import ShardResult, ShardTask
 from icepuffin.ops.tasks.staged_blocks import Block, blocks_by_destination
 from icepuffin.ops.tasks.task_runner import (
     SMALL_WORK,
-    StageProgress,
+    RunContext,
     TaskRunner,
     balanced_groups,
     driver_runner,
@@ -97,15 +97,7 @@ class _EarlierShard:
 
 
 def refresh_shards(
-    plan: VersionPlan,
-    base: OpenVersion,
-    dead: DeadNodes,
-    *,
-    runner: TaskRunner,
-    storage: StorageConfig,
-    on_kept: OnKept,
-    memory: str = "",
-    progress: StageProgress | None = None,
+    run: RunContext, plan: VersionPlan, base: OpenVersion, dead: DeadNodes, *, on_kept: OnKept, memory: str = ""
 ) -> ShardSet:
     """Match rows that moved, place new rows, and write the shards that change.
 
@@ -121,11 +113,11 @@ def refresh_shards(
         routing.codebook,
         routing.partition_to_shard,
         routing.routed_shards,
-        _pq_codebook(base, storage),
+        _pq_codebook(base, run.storage),
         base.sample_curve,
         base.routing_curve,
     )
-    context = BuildContext(plan, layout, assign_slots(plan), storage, runner, progress, _small_work(runner), memory)
+    context = BuildContext(run, plan, layout, assign_slots(plan), _small_work(run.runner), memory)
     matches = match_moved_rows(context, base, dead.nodes)
     shards = [
         _shard(base, ShardId(shard_id), dead, matches.moves.get(ShardId(shard_id), ()))
@@ -254,12 +246,12 @@ def _scatter_deltas(context: BuildContext, deltas: Sequence[_EarlierShard]) -> l
             codebook=context.layout.codebook,
             partition_to_shard=context.layout.partition_to_shard,
             staging=context.staging_of_blocks(rows),
-            storage=context.storage,
+            storage=context.run.storage,
             threads=runner.task_threads,
         )
         for shard in deltas
     ]
-    return runner.run(scatter_delta, tasks, label="dissolve deltas", progress=context.stage_progress("deltas"))
+    return runner.run(scatter_delta, tasks, label="dissolve deltas", progress=context.run.stage_progress("deltas"))
 
 
 def _make(
@@ -311,10 +303,10 @@ def _make(
 def _relocate(context: BuildContext, shards: Sequence[tuple[ShardId, BaseShard]]) -> list[RelocatedShard]:
     """Write the new addresses of shards whose rows have only moved."""
     nodes = sum(base.moved for _, base in shards)
-    runner = driver_runner(context.runner) if nodes <= dead_nodes.NODES_AT_ONCE else context.runner
+    runner = driver_runner(context.run.runner) if nodes <= dead_nodes.NODES_AT_ONCE else context.run.runner
     groups = balanced_groups(shards, runner, lambda item: (item[0], item[1].moved))
-    tasks = [RelocateTask(group, context.staging, context.storage, runner.task_threads) for group in groups]
-    results = runner.run(relocate, tasks, label="write addresses", progress=context.stage_progress("addresses"))
+    tasks = [RelocateTask(group, context.staging, context.run.storage, runner.task_threads) for group in groups]
+    results = runner.run(relocate, tasks, label="write addresses", progress=context.run.stage_progress("addresses"))
     return list(chain(*results))
 
 
@@ -329,7 +321,7 @@ def _base_shard(context: BuildContext, shard: _EarlierShard) -> BaseShard:
         files=() if context.plan.definition.holds_vectors else context.files,
         schema=context.plan.schema,
         field_id=context.plan.field_id,
-        storage=context.storage,
+        storage=context.run.storage,
     )
 
 

@@ -13,7 +13,7 @@ from icepuffin.ops.index.index_layout import Layout
 from icepuffin.ops.index.planning.sizes import ADDRESS_BYTES, EDGE_BYTES, cell_row_bytes, has_outgrown, max_shard_rows
 from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.versions.layout_fit import LayoutFit
-from icepuffin.ops.model import FileSlot, How, LiveFile, ShardId, StorageConfig
+from icepuffin.ops.model import FileSlot, How, LiveFile, ShardId
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.delta_rows import PassedRows
 from icepuffin.ops.tasks.file_balls import BallSet
@@ -21,14 +21,7 @@ from icepuffin.ops.tasks.recall_gate import curve_queries
 from icepuffin.ops.tasks.scatter import RowSelection, ScatterTask, scatter
 from icepuffin.ops.tasks.shard_task import Partitions, ShardResult, ShardTask, make_shard
 from icepuffin.ops.tasks.staged_blocks import Block, StagedRows
-from icepuffin.ops.tasks.task_runner import (
-    Progress,
-    StageProgress,
-    TaskRunner,
-    balanced_groups,
-    driver_runner,
-    is_local,
-)
+from icepuffin.ops.tasks.task_runner import RunContext, TaskRunner, balanced_groups, driver_runner, is_local
 from icepuffin.puffin.blobs.routing_blob import CoveredFile
 
 SlottedFile = tuple[FileSlot, LiveFile]
@@ -85,13 +78,11 @@ class ShardSet:
 class BuildContext:
     """Where and how the stages of one version run."""
 
+    run: RunContext
     plan: VersionPlan
     layout: Layout
     files: tuple[SlottedFile, ...]
     """All live files of the snapshot, with their slots"""
-    storage: StorageConfig
-    runner: TaskRunner
-    progress: StageProgress | None
     driver_bytes: int = 0
     """Bytes of vectors up to which a stage runs in the driver and is not recorded"""
     memory: str = ""
@@ -110,11 +101,13 @@ class BuildContext:
 
     def runner_for(self, rows: int) -> TaskRunner:
         """The runner for work on so many vectors: the driver where the work is small."""
-        return driver_runner(self.runner) if self.is_small(rows) else self.runner
+        return driver_runner(self.run.runner) if self.is_small(rows) else self.run.runner
 
     def staging_of_blocks(self, rows: int) -> str:
         """Prefix of the staged rows of a stage. Whatever takes them must reach them, be it small or not."""
-        return self._staging_of(rows, 4 * self.layout.dims + ADDRESS_BYTES) if is_local(self.runner) else self.staging
+        return (
+            self._staging_of(rows, 4 * self.layout.dims + ADDRESS_BYTES) if is_local(self.run.runner) else self.staging
+        )
 
     def staging_of_shards(self, rows: int) -> str:
         """Prefix of the shards that a stage writes: the driver alone reads them, and copies them to their place."""
@@ -124,11 +117,6 @@ class BuildContext:
 
     def _staging_of(self, rows: int, row_bytes: int) -> str:
         return self.memory if self.memory and rows * row_bytes <= self.driver_bytes else self.staging
-
-    def stage_progress(self, stage: str) -> Progress | None:
-        """A callback for the tasks of one stage; None where nobody watches."""
-        progress = self.progress
-        return None if progress is None else lambda done, total: progress(stage, done, total)
 
 
 def scatter_rows(
@@ -153,13 +141,13 @@ def scatter_rows(
             partition_to_shard=routes,
             vectors=plan.definition.vectors,
             staging=context.staging_of_blocks(rows),
-            storage=context.storage,
+            storage=context.run.storage,
             recorded=not context.is_small(rows),
             threads=runner.task_threads,
         )
         for number, group in enumerate(groups)
     ]
-    return runner.run(scatter, tasks, label="read and scatter vectors", progress=context.stage_progress("scatter"))
+    return runner.run(scatter, tasks, label="read and scatter vectors", progress=context.run.stage_progress("scatter"))
 
 
 def shard_task(
@@ -193,11 +181,11 @@ def shard_task(
         is_delta=is_delta,
         target_recall=definition.target_recall,
         staging=context.staging,
-        storage=context.storage,
+        storage=context.run.storage,
         recorded=True,
         curve_queries=curve_queries(layout.shards),
         routing_queries=layout.routing_queries,
-        threads=context.runner.task_threads,
+        threads=context.run.runner.task_threads,
     )
 
 
@@ -206,7 +194,7 @@ def make_shards(context: BuildContext, tasks: Sequence[ShardTask], rows: int) ->
     runner, recorded = context.runner_for(rows), not context.is_small(rows)
     staging = context.staging_of_shards(rows)
     tasks = [replace(task, threads=runner.task_threads, recorded=recorded, staging=staging) for task in tasks]
-    return runner.run(make_shard, tasks, label="write shards", progress=context.stage_progress("shards"))
+    return runner.run(make_shard, tasks, label="write shards", progress=context.run.stage_progress("shards"))
 
 
 def require_few_rows(context: BuildContext, rows: int) -> None:

@@ -9,90 +9,44 @@ from pyiceberg.table import Table
 from icepuffin.ops.index.definitions.ddl import create_index, find_definition, new_definition
 from icepuffin.ops.index.definitions.definition_columns import resolve_columns
 from icepuffin.ops.index.definitions.index_definition import COLUMN_LISTS, DefinitionError, IndexDefinition
-from icepuffin.ops.index.index_materialization import materialize_index, rebuild_tombstoned_shards
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.planning.index_estimate import estimate
 from icepuffin.ops.index.planning.index_report import Estimate, IndexReport
 from icepuffin.ops.index.planning.version_plan import plan_version
-from icepuffin.ops.model import SnapshotId, StorageConfig
-from icepuffin.ops.resources import Engine
-from icepuffin.ops.table.snapshots import head_of, rows_in_files, table_name
-from icepuffin.ops.tasks.task_runner import StageProgress
+from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.table.snapshots import table_name
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 
 _OF_DISTANCES = ("metric", "element_type", "method")
 """Parameters that decide by what readers of the index compare vectors, and which versions answer them"""
 
 
 def refresh_index(
-    table: Table,
+    run: RunContext,
     definition: IndexDefinition,
     snapshot_id: SnapshotId,
     *,
-    engine: Engine,
-    storage: StorageConfig,
-    watched_ref: str = "main",
-    verify: bool = False,
     log: Callable[[str], None] = lambda _: None,
-    progress: StageProgress | None = None,
 ) -> IndexReport:
     """Give a snapshot its version of an index: build, refresh, reuse, or move the tag, whichever is due.
 
     Defines the index where the table does not have it. Idempotent by build id; recall is checked before the commit.
-    `verify`: a version is reused or taken as base only after its whole file has been read and found intact.
     Raises what `materialize_index` and `create_index` raise.
     """
-    definition = ensure_defined(table, definition)
-    runner = engine.runner(rows_in_files(table, snapshot_id))
-    log(f"{table_name(table)}, index {definition.name}, snapshot {snapshot_id}: working with {type(runner).__name__}")
-    return materialize_index(
-        table,
-        definition,
-        snapshot_id,
-        runner=runner,
-        storage=storage,
-        watched_ref=watched_ref,
-        verify=verify,
-        progress=progress,
-    )
+    definition = ensure_defined(run.table, definition)
+    runner = type(run.runner).__name__
+    log(f"{table_name(run.table)}, index {definition.name}, snapshot {snapshot_id}: working with {runner}")
+    return materialize_index(run, definition, snapshot_id)
 
 
-def maintain_index(
-    table: Table,
-    definition: IndexDefinition,
-    *,
-    engine: Engine,
-    storage: StorageConfig,
-    watched_ref: str = "main",
-    progress: StageProgress | None = None,
-) -> IndexReport | None:
-    """Rebuild the newest version's shards whose tombstone ratio is over the definition's limit.
-
-    Returns None where no shard is. Raises what `materialize_index` raises.
-    """
-    definition = ensure_defined(table, definition)
-    head = head_of(table, watched_ref)
-    rows = 0 if head is None else rows_in_files(table, head)
-    return rebuild_tombstoned_shards(
-        table, definition, runner=engine.runner(rows), storage=storage, watched_ref=watched_ref, progress=progress
-    )
-
-
-def estimate_refresh(
-    table: Table,
-    definition: IndexDefinition,
-    snapshot_id: SnapshotId,
-    *,
-    engine: Engine,
-    storage: StorageConfig,
-    watched_ref: str = "main",
-) -> Estimate:
+def estimate_refresh(run: RunContext, definition: IndexDefinition, snapshot_id: SnapshotId) -> Estimate:
     """Estimate what `refresh_index` would do, and its time and traffic. Changes nothing and starts no Spark session.
 
     So equality deletes that came since the last version are resolved in this process, which reads the keys of all rows
     that they may be about. Raises DefinitionError where `refresh_index` would not define the index.
     """
-    definition = _as_defined(table, definition) or new_definition(table, definition)
-    plan = plan_version(table, definition, snapshot_id, storage=storage, watched_ref=watched_ref)
-    return estimate(table, plan, storage=storage, runner=engine.runner(rows_in_files(table, snapshot_id)))
+    definition = _as_defined(run.table, definition) or new_definition(run.table, definition)
+    return estimate(run, plan_version(replace(run, runner=LocalRunner()), definition, snapshot_id))
 
 
 def current_definition(table: Table, definition: IndexDefinition, *, in_settings: bool) -> IndexDefinition:

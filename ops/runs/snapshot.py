@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
@@ -15,7 +16,7 @@ from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.runs.index_runs import ensure_defined
 from icepuffin.ops.table.snapshots import SnapshotName, resolve_snapshot, table_name
-from icepuffin.ops.tasks.task_runner import LocalRunner, Progress, StageProgress, TaskRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext, TaskRunner
 from icepuffin.ops.theta import ThetaReport
 from icepuffin.ops.theta.theta_materialization import CountedSketches, count_theta_sketches
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
-SKETCH_STAGE = "sketch"
-"""Name of the one stage of making theta sketches."""
 RefreshProgress = Callable[[str, str, int, int], None]
 """Callback of (`sketches` or an index's name, stage, tasks done, tasks in all)."""
 
@@ -111,31 +110,24 @@ def refresh(
     require_table(table, "refresh")
     runner = _runner(spark, threads)
     reload_table(table)
-    storage = storage or storage_of(table)
     snapshot_id = resolve_snapshot(table, ref if snapshot is None else snapshot).snapshot_id
     return refresh_snapshot(
-        table,
+        RunContext(table, storage or storage_of(table), runner, ref=ref),
         snapshot_id,
         _definitions(table, index),
-        runner=runner,
-        storage=storage,
         sketches=index is None if sketches is None else sketches,
-        watched_ref=ref,
         verify=verify,
         progress=progress,
     )
 
 
 def refresh_snapshot(
-    table: Table,
+    run: RunContext,
     snapshot_id: SnapshotId,
     definitions: Iterable[IndexDefinition],
     *,
-    runner: TaskRunner,
-    storage: StorageConfig,
     sketches: bool = False,
     columns: Sequence[str] | None = None,
-    watched_ref: str = "main",
     verify: bool = False,
     progress: RefreshProgress | None = None,
 ) -> RefreshReport:
@@ -143,35 +135,22 @@ def refresh_snapshot(
     version that is published takes the sketches along.
 
     Defines the indexes that the table does not have. `columns`: of the sketches; None for all whose type is sketched.
-    Raises what `materialize_theta_sketches`, `create_index` and `materialize_index` raise; what was made until then
+    Raises what `count_theta_sketches`, `create_index` and `materialize_index` raise; what was made until then
     stays.
     """
-    counted = None
+
+    def part(name: str) -> RunContext:
+        return run if progress is None else replace(run, progress=partial(progress, name))
+
+    table, counted = run.table, None
     if sketches:
-        counted = count_theta_sketches(
-            table,
-            snapshot_id,
-            runner=runner,
-            storage=storage,
-            columns=columns,
-            verify=verify,
-            progress=_stage(progress, "sketches", SKETCH_STAGE),
-        )
+        counted = count_theta_sketches(part("sketches"), snapshot_id, columns=columns, verify=verify)
     reports = {}
     try:
         for definition in definitions:
             name = definition.name
-            reports[name] = materialize_index(
-                table,
-                ensure_defined(table, definition),
-                snapshot_id,
-                runner=runner,
-                storage=storage,
-                watched_ref=watched_ref,
-                verify=verify,
-                progress=None if progress is None else _stages(progress, name),
-                sketches=counted,
-            )
+            defined = ensure_defined(table, definition)
+            reports[name] = materialize_index(part(name), defined, snapshot_id, verify=verify, sketches=counted)
     except Exception:
         if counted is not None:
             _publish_alone(table, counted)
@@ -199,11 +178,3 @@ def _runner(spark: "SparkSession | None", threads: int | None) -> TaskRunner:
     from icepuffin.ops.spark.spark_runner import SparkRunner  # noqa: PLC0415  pyspark only where it is used
 
     return SparkRunner(spark, task_threads=1 if threads is None else threads)
-
-
-def _stage(progress: RefreshProgress | None, name: str, stage: str) -> Progress | None:
-    return None if progress is None else lambda done, total: progress(name, stage, done, total)
-
-
-def _stages(progress: RefreshProgress, name: str) -> StageProgress:
-    return lambda stage, done, total: progress(name, stage, done, total)

@@ -18,7 +18,7 @@ from icepuffin.ops.runs.snapshot import RefreshProgress, refresh_snapshot
 from icepuffin.ops.sql.errors import IndexNotBuiltError, SqlError
 from icepuffin.ops.sql.statements import CreateIndex, DropIndex, RefreshIndex, ShowIndexes
 from icepuffin.ops.table.snapshots import resolve_snapshot, rows_in_files
-from icepuffin.ops.tasks.task_runner import TaskRunner
+from icepuffin.ops.tasks.task_runner import RunContext, TaskRunner
 from icepuffin.puffin.errors import PuffinError
 
 Answer = tuple[pa.Table, str]
@@ -42,15 +42,8 @@ class Builder:
         """The version of the newest snapshot, as far as it is not there. Raises what `materialize_index` raises."""
         ref = self.ref_of(table)
         head = resolve_snapshot(table, ref).snapshot_id
-        refreshed = refresh_snapshot(
-            table,
-            head,
-            [definition],
-            runner=self.runner_for(rows_in_files(table, head)),
-            storage=self.storage,
-            watched_ref=ref,
-            progress=self.progress,
-        )
+        run = RunContext(table, self.storage, self.runner_for(rows_in_files(table, head)), ref=ref)
+        refreshed = refresh_snapshot(run, head, [definition], progress=self.progress)
         report = refreshed.indexes[definition.name]
         columns = ("action", "reason", "rows", "inserted", "remapped", "tombstones", "recall", "seconds")
         values = {name: pa.array([getattr(report, name)]) for name in columns}

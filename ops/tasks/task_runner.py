@@ -2,15 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Protocol, TypeVar, runtime_checkable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from icepuffin.ops.errors import UnreachableError
-from icepuffin.ops.model import MIB
+from icepuffin.ops.model import MIB, StorageConfig
 from icepuffin.ops.process.large_arrays import LARGEST_IN_MEMORY
 from icepuffin.ops.process.memory import memory_bytes
 from icepuffin.ops.process.threads import thread_count
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -171,6 +176,23 @@ class LocalRunner:
             raise
         threads.shutdown()
         return [result.result() for result in results]
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """A run on one table, from its plan to its commit: what it works on, and by which means."""
+
+    table: "Table"
+    storage: StorageConfig
+    runner: TaskRunner = field(default_factory=LocalRunner)
+    """Runner of tasks; work that is small is done in this process"""
+    progress: StageProgress | None = None
+    ref: str = "main"
+    """Branch or tag that the tags of indexes follow"""
+
+    def stage_progress(self, stage: str) -> Progress | None:
+        """A callback for the tasks of one stage; None where nobody watches."""
+        return None if self.progress is None else partial(self.progress, stage)
 
 
 def small_work_runner(runner: TaskRunner, size: int) -> TaskRunner:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from icepuffin.ops.theta.errors import ThetaError, UnsketchableColumnError
     from icepuffin.ops.theta.ndv import read_ndv
     from icepuffin.ops.theta.theta_estimate import estimate_theta_sketches
-    from icepuffin.ops.theta.theta_materialization import materialize_theta_sketches
+    from icepuffin.ops.theta.theta_materialization import count_theta_sketches
     from icepuffin.ops.theta.theta_report import ColumnNdv, ThetaEstimate, ThetaOutcome, ThetaReport, ThetaStatistics
 else:
     __getattr__ = lazy_exports(
@@ -18,7 +18,7 @@ else:
             "columns": "SketchedColumn choose_columns is_enabled",
             "errors": "ThetaError UnsketchableColumnError",
             "theta_estimate": "estimate_theta_sketches",
-            "theta_materialization": "materialize_theta_sketches",
+            "theta_materialization": "count_theta_sketches",
             "ndv": "read_ndv",
             "theta_report": "ColumnNdv ThetaOutcome ThetaEstimate ThetaReport ThetaStatistics",
         },
@@ -34,8 +34,8 @@ __all__ = [
     "ThetaStatistics",
     "UnsketchableColumnError",
     "choose_columns",
+    "count_theta_sketches",
     "estimate_theta_sketches",
     "is_enabled",
-    "materialize_theta_sketches",
     "read_ndv",
 ]

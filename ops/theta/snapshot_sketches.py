@@ -9,18 +9,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from icepuffin.ann_kernels.sketches.theta import union
-from icepuffin.ops.model import LiveFile, StorageConfig
+from icepuffin.ops.model import LiveFile
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.tasks.sketches.sketch_plan import plan_tasks
 from icepuffin.ops.tasks.sketches.theta_task import FilePart, SketchTask, sketch_files
 from icepuffin.ops.tasks.sketches.united_sketches import UnitedSketches
-from icepuffin.ops.tasks.task_runner import Progress, TaskRunner
+from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta.columns import SketchedColumn
 from icepuffin.ops.theta.earlier_sketches import Places
 from icepuffin.ops.theta.file_sketches import PART_ROWS, FileKey, image_bytes
 from icepuffin.ops.theta.theta_estimate import estimate_work
 from icepuffin.ops.theta.theta_plan import MissingSketches, SketchPlan, find_missing
-from icepuffin.ops.theta.theta_report import ThetaEstimate
+from icepuffin.ops.theta.theta_report import SKETCH_STAGE, ThetaEstimate
 from icepuffin.puffin.blobs import theta_blob
 from icepuffin.puffin.blobs.theta_blob import ThetaSketch
 
@@ -43,15 +43,7 @@ class SnapshotSketches:
     estimate: ThetaEstimate
 
 
-def sketch_snapshot(
-    plan: SketchPlan,
-    store: Storage,
-    config: StorageConfig,
-    runner: TaskRunner,
-    progress: Progress | None,
-    *,
-    budget_bytes: int,
-) -> SnapshotSketches:
+def sketch_snapshot(run: RunContext, plan: SketchPlan, store: Storage, *, budget_bytes: int) -> SnapshotSketches:
     """Read the columns of files that no sketch covers, and unite their sketches with an ancestor's or the kept ones.
 
     `budget_bytes`: memory for file sketches that are made, and for those that are read.
@@ -68,9 +60,9 @@ def sketch_snapshot(
     by_file, broken = _read_earlier(plan, to_read, united, budget_bytes)
     missing = _with_broken(plan, missing, broken)
     places = {key: {i: r for i, r in readers.items() if i not in broken[key]} for key, readers in places.items()}
-    expected = estimate_work(plan, missing, config, runner)
-    tasks = _tasks(plan, config, runner, missing.columns, budget_bytes)
-    returned = _run(plan, tasks, runner, missing.columns, united, progress)
+    expected = estimate_work(run, plan, missing)
+    tasks = _tasks(run, plan, missing.columns, budget_bytes)
+    returned = _carry_out(run, plan, tasks, missing.columns, united)
     for path, sketches in returned.items():
         by_file[plan.keys[path]] |= sketches
     return SnapshotSketches(
@@ -112,11 +104,7 @@ def _with_broken(
 
 
 def _tasks(
-    plan: SketchPlan,
-    config: StorageConfig,
-    runner: TaskRunner,
-    columns_by_path: Mapping[str, Sequence[SketchedColumn]],
-    budget_bytes: int,
+    run: RunContext, plan: SketchPlan, columns_by_path: Mapping[str, Sequence[SketchedColumn]], budget_bytes: int
 ) -> list[SketchTask]:
     files: Mapping[str, LiveFile] = plan.live.by_path()
     file_parts = []
@@ -128,21 +116,20 @@ def _tasks(
         file_parts += [FilePart(files[path], columns, part, parts) for part in range(parts)]
     return plan_tasks(
         file_parts,
-        config,
+        run.storage,
         plan.schema,
-        parallelism=runner.parallelism,
-        threads=runner.task_threads,
+        parallelism=run.runner.parallelism,
+        threads=run.runner.task_threads,
         image_bytes=budget_bytes,
     )
 
 
-def _run(
+def _carry_out(
+    run: RunContext,
     plan: SketchPlan,
     tasks: Sequence[SketchTask],
-    runner: TaskRunner,
     columns_by_path: Mapping[str, Sequence[SketchedColumn]],
     united: UnitedSketches,
-    progress: Progress | None,
 ) -> dict[str, dict[int, ThetaSketch]]:
     """Sketches by field id of each file that tasks returned as a whole, by its path. Adds all to `united`.
 
@@ -150,7 +137,8 @@ def _run(
     """
     if not tasks:
         return {}
-    results = runner.run(sketch_files, tasks, label=f"theta sketches of {plan.live.table}", progress=progress)
+    label, watched = f"theta sketches of {plan.live.table}", run.stage_progress(SKETCH_STAGE)
+    results = run.runner.run(sketch_files, tasks, label=label, progress=watched)
     unreturned = Counter(path for task in tasks for path in {file_part.file.path for file_part in task.file_parts})
     parts: dict[str, dict[int, ThetaSketch]] = {}
     while results:

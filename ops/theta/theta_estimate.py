@@ -4,8 +4,6 @@ import statistics
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from pyiceberg.table import Table
-
 from icepuffin.ann_kernels.sketches.theta_estimates import DEFAULT_K
 from icepuffin.ops.binding.bound_versions import sketch_versions
 from icepuffin.ops.binding.measurements import EARLIER_VERSIONS, Measurement, measured_versions, source_in_words
@@ -25,7 +23,7 @@ from icepuffin.ops.theta.theta_plan import (
 from icepuffin.ops.theta.theta_report import ThetaEstimate, ThetaOutcome
 
 if TYPE_CHECKING:
-    from icepuffin.ops.tasks.task_runner import TaskRunner
+    from icepuffin.ops.tasks.task_runner import RunContext, TaskRunner
 
 _FULL_SKETCH = 8 * DEFAULT_K
 
@@ -36,48 +34,40 @@ def default_seconds(values: int, threads: int) -> float:
 
 
 def estimate_theta_sketches(
-    table: Table,
-    snapshot_id: SnapshotId,
-    *,
-    runner: "TaskRunner",
-    storage: StorageConfig,
-    enabled: bool | None = None,
-    columns: Collection[str] | None = None,
+    run: "RunContext", snapshot_id: SnapshotId, *, enabled: bool | None = None, columns: Collection[str] | None = None
 ) -> ThetaEstimate:
     """Outcome and cost of `materialize_theta_sketches` beforehand. Changes nothing, starts no Spark session.
 
     Reads metadata, footers of file sketches and of one data file, and sketches of an ancestor that would be extended.
     """
-    snapshot = data_snapshot(table, snapshot_id)
+    snapshot = data_snapshot(run.table, snapshot_id)
     if not is_enabled(enabled):
         return ThetaEstimate(ThetaOutcome.OFF)
-    store = open_storage(table.location(), storage)
-    plan = plan_sketches(table, snapshot, store, columns)
+    store = open_storage(run.table.location(), run.storage)
+    plan = plan_sketches(run.table, snapshot, store, columns)
     if not plan.columns:
         return ThetaEstimate(ThetaOutcome.NO_COLUMNS)
     if is_current(plan, store):
         return ThetaEstimate(ThetaOutcome.CURRENT, len(plan.columns), files_reused=len(plan.live.files))
     places = plan.earlier.places(plan.keys.values(), plan.columns)
     covered_fields = {path: places[key].keys() for path, key in plan.keys.items()}
-    return estimate_work(plan, find_missing(plan, store, covered_fields), storage, runner)
+    return estimate_work(run, plan, find_missing(plan, store, covered_fields))
 
 
-def estimate_work(
-    plan: SketchPlan, missing: MissingSketches, storage: StorageConfig, runner: "TaskRunner"
-) -> ThetaEstimate:
+def estimate_work(run: "RunContext", plan: SketchPlan, missing: MissingSketches) -> ThetaEstimate:
     """Estimate the work of a plan. Reads at most one data file's footer; raises what the work would raise for it."""
     files = plan.live.by_path()
     rows = {path: files[path].record_count for path in missing.columns}
     values = sum(rows[path] * len(columns) for path, columns in missing.columns.items())
     per_file = sum(len(plan.columns) * _sketch_bytes(file.record_count) for file in plan.live.files)
-    seconds, rates = _predicted(plan.table, values, runner)
+    seconds, rates = _predicted(run, values)
     return ThetaEstimate(
         outcome=ThetaOutcome.WRITTEN,
         columns=len(plan.columns),
         files_sketched=len(missing.columns),
         files_reused=len(files) - len(missing.columns),
         values=values,
-        bytes_read=_bytes_read(plan, missing, storage, files),
+        bytes_read=_bytes_read(plan, missing, run.storage, files),
         bytes_written=len(plan.columns) * _sketch_bytes(plan.live.record_count)
         + (min(BUDGET_BYTES, per_file) if missing.columns else 0),
         seconds=round(seconds, 3),
@@ -118,12 +108,13 @@ def measurement_text(values: int, seconds: float, runner: "TaskRunner") -> str:
     return Measurement(type(runner).__name__, runner.task_threads, seconds, {"values": values}).text()
 
 
-def _predicted(table: Table, values: int, runner: "TaskRunner") -> tuple[float, str]:
+def _predicted(run: "RunContext", values: int) -> tuple[float, str]:
     """(seconds, their source in words): those of the default rate, times the median correction of earlier snapshots."""
+    runner = run.runner
     expected = default_seconds(values, runner.task_threads)
     misses = [
         measurement.seconds / default_seconds(measurement.amounts.get("values", 0), measurement.threads)
-        for _, measurement in measured_versions(sketch_versions(table))
+        for _, measurement in measured_versions(sketch_versions(run.table))
         if measurement.runner == type(runner).__name__ and measurement.amounts.keys() <= {"values"}
     ]
     chosen = misses[-EARLIER_VERSIONS:]

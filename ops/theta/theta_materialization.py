@@ -4,18 +4,16 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from pyiceberg.table import Table
-
 from icepuffin.ops.binding.bindings import make_lasting
 from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.binding.joint_commit import CommitPart
 from icepuffin.ops.binding.statistics import find_statistics
-from icepuffin.ops.model import SnapshotId, StorageConfig
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.blob_kind import SKETCHES_TAG
 from icepuffin.ops.table.snapshots import table_name
-from icepuffin.ops.tasks.task_runner import Progress, TaskRunner
+from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta.columns import is_enabled
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
 from icepuffin.ops.theta.ndv import counts_for_planners, ndv_at
@@ -39,19 +37,17 @@ class CountedSketches:
     """Callable that commits the parts that are not committed yet, and reports"""
 
 
-def materialize_theta_sketches(
-    table: Table,
+def count_theta_sketches(
+    run: RunContext,
     snapshot_id: SnapshotId,
     *,
-    runner: TaskRunner,
-    storage: StorageConfig,
     enabled: bool | None = None,
     columns: Collection[str] | None = None,
     budget_bytes: int = BUDGET_BYTES,
     verify: bool = False,
-    progress: Progress | None = None,
-) -> ThetaReport:
-    """Give a snapshot its theta sketches: count what is new, unite, register. Idempotent; a re-run writes nothing.
+) -> CountedSketches:
+    """Make a snapshot's theta sketches: count what is new, and unite. `publish` of the result registers them; a re-run
+    writes nothing.
 
     `enabled` False, or BODO_ENABLE_THETA_SKETCHES=0, switches it off. `columns` names the columns instead of the rules
     of `choose_columns`, by which those that have a sketch get one, or, where none has, those of common types.
@@ -65,33 +61,8 @@ def materialize_theta_sketches(
     storage and the runner raise. No statistics are published then. Where file sketches or the old statistics file
     are lost, `note` has it: that is no error.
     """
-    return count_theta_sketches(
-        table,
-        snapshot_id,
-        runner=runner,
-        storage=storage,
-        enabled=enabled,
-        columns=columns,
-        budget_bytes=budget_bytes,
-        verify=verify,
-        progress=progress,
-    ).publish()
-
-
-def count_theta_sketches(
-    table: Table,
-    snapshot_id: SnapshotId,
-    *,
-    runner: TaskRunner,
-    storage: StorageConfig,
-    enabled: bool | None = None,
-    columns: Collection[str] | None = None,
-    budget_bytes: int = BUDGET_BYTES,
-    verify: bool = False,
-    progress: Progress | None = None,
-) -> CountedSketches:
-    """All of `materialize_theta_sketches` but its commit. Raises what that raises."""
     started = time.perf_counter()
+    table, storage = run.table, run.storage
     name, snapshot = table_name(table), data_snapshot(table, snapshot_id)
 
     def report(outcome: ThetaOutcome, seconds: float, **counts: object) -> ThetaReport:
@@ -128,12 +99,12 @@ def count_theta_sketches(
 
     from icepuffin.ops.theta.snapshot_sketches import sketch_snapshot  # noqa: PLC0415  numba, if there is work to do
 
-    sketched = sketch_snapshot(plan, store, storage, runner, progress, budget_bytes=budget_bytes)
+    sketched = sketch_snapshot(run, plan, store, budget_bytes=budget_bytes)
     reached(RunStep.SKETCHED)
     rows = plan.live.record_count  # deleted rows included: which these are may not have been read
     new = [NewSketch(i, sketch, plan.build_ids[i], rows) for i, sketch in sketched.united.items()]
     folder, unbindable = settle_folder(table)
-    measurement = measurement_text(sketched.estimate.values, time.perf_counter() - started, runner)
+    measurement = measurement_text(sketched.estimate.values, time.perf_counter() - started, run.runner)
     own = {s.field_id: DistinctCount(s.field_id, snapshot_id, snapshot.sequence_number or 0, s.ndv) for s in new}
     counts = counts_for_planners(table, snapshot, own)
     version = (

@@ -6,6 +6,9 @@ from enum import StrEnum
 
 from icepuffin.ops.model import SnapshotId
 
+SKETCH_STAGE = "sketch"
+"""Name of the one stage of making theta sketches."""
+
 
 class ThetaOutcome(StrEnum):
     """Outcome of a materialisation."""

@@ -364,9 +364,10 @@ def verify_command(context: TableContext, /, index: str | None) -> None:
         check_integrity,
         remedy,
     )
+    from icepuffin.ops.tasks.task_runner import RunContext
 
     with progress_bars(quiet=context.as_json) as bars:
-        integrity = check_integrity(context.table, version, context.storage, progress=bars)
+        integrity = check_integrity(RunContext(context.table, context.storage, progress=bars), version)
     if context.as_json:
         print_json(dataclasses.asdict(integrity))
     else:

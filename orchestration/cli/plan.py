@@ -74,22 +74,14 @@ def _estimates(
 ) -> "tuple[ThetaEstimate | None, dict[str, Estimate]]":
     """The estimate of the sketches, None where they are left out; and that of each index, by name."""
     from icepuffin.ops.runs.index_runs import estimate_refresh
-    from icepuffin.ops.runs.sketches import estimate_sketches
+    from icepuffin.ops.theta import estimate_theta_sketches
 
-    spec, engine, storage = context.spec, context.session.engine, context.storage
-    definitions = context.indexes_named(index)
+    definitions, statistics = context.indexes_named(index), context.spec.settings.statistics
+    run = context.session.engine.run_on(context.table, snapshot_id, context.spec.first_ref)
     sketches = None
-    if spec.settings.statistics.keeps_ndv and index is None:
-        sketches = estimate_sketches(
-            context.table, snapshot_id, engine=engine, storage=storage, columns=spec.settings.statistics.ndv_columns
-        )
-    indexes = {
-        definition.name: estimate_refresh(
-            context.table, definition, snapshot_id, engine=engine, storage=storage, watched_ref=spec.first_ref
-        )
-        for definition in definitions
-    }
-    return sketches, indexes
+    if statistics.keeps_ndv and index is None:
+        sketches = estimate_theta_sketches(run, snapshot_id, columns=statistics.ndv_columns)
+    return sketches, {definition.name: estimate_refresh(run, definition, snapshot_id) for definition in definitions}
 
 
 def _document(context: TableContext, estimate: "Estimate | ThetaEstimate") -> dict[str, object]:

@@ -56,10 +56,10 @@ def command(context: TableContext, /, snapshot: str | None, index: str | None, *
 
 
 def _refresh(context: TableContext, snapshot_id: SnapshotId, index: str | None, *, verify: bool) -> "RefreshReport":
-    from icepuffin.ops.runs.snapshot import SKETCH_STAGE, refresh_snapshot
-    from icepuffin.ops.table.snapshots import rows_in_files
+    from icepuffin.ops.runs.snapshot import refresh_snapshot
+    from icepuffin.ops.theta.theta_report import SKETCH_STAGE
 
-    spec, table = context.spec, context.table
+    spec = context.spec
     definitions = context.indexes_named(index)
     with progress_bars(quiet=context.as_json) as bars:
 
@@ -67,14 +67,11 @@ def _refresh(context: TableContext, snapshot_id: SnapshotId, index: str | None, 
             bars(name if stage == SKETCH_STAGE else f"index {name}: {stage}", done, total)
 
         return refresh_snapshot(
-            table,
+            context.session.engine.run_on(context.table, snapshot_id, spec.first_ref),
             snapshot_id,
             definitions,
-            runner=context.session.engine.runner(rows_in_files(table, snapshot_id)),
-            storage=context.storage,
             sketches=spec.settings.statistics.keeps_ndv and index is None,
             columns=spec.settings.statistics.ndv_columns,
-            watched_ref=spec.first_ref,
             verify=verify,
             progress=show,
         )

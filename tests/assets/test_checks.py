@@ -61,7 +61,7 @@ def spec(lake: Lake, catalogs: Catalogs) -> TableSpec:
 
 def indexed(lake: Lake, spec: TableSpec) -> Path:
     """Index the head. Returns the file of the version."""
-    refresh_index(lake.table, spec.indexes[0], lake.head(), engine=ENGINE, storage=storage_of(lake.table))
+    refresh_index(ENGINE.run_on(lake.table, lake.head()), spec.indexes[0], lake.head())
     return Path(index_versions(lake.table, "embedding")[-1].puffin_path.removeprefix("file://"))
 
 
@@ -264,9 +264,9 @@ def test_a_file_that_is_gone_is_a_fault_and_no_crash(lake: Lake, catalogs: Catal
 
 
 def test_sketches_that_cannot_be_read_are_found(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> None:
-    check, storage = sketches_check(spec), storage_of(lake.table)
+    check = sketches_check(spec)
     assert number(result(check, catalogs), "why") == "there are no sketches yet"
-    report = refresh_sketches(lake.table, lake.head(), engine=ENGINE, storage=storage)
+    report = refresh_sketches(ENGINE.run_on(lake.table, lake.head()), lake.head())
     assert result(check, catalogs).passed
     path = Path((report.statistics_path or "").removeprefix("file://"))
     data = bytearray(path.read_bytes())

@@ -8,7 +8,6 @@ import pytest
 from icepuffin.assets.newest_snapshots import SnapshotEntry, newest_snapshots
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import IndexSettings, TableSettings
-from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.runs.index_runs import refresh_index
 from icepuffin.ops.table.live_files import live_files
@@ -64,7 +63,7 @@ def test_what_is_derived_and_what_is_missing(lake: Lake) -> None:
     assert (newest.derived, newest.missing) == ((), ("theta_sketches", "embedding"))
 
     table = lake.table.refresh()
-    refresh_index(table, index, oldest.snapshot_id, engine=engine_of(settings), storage=storage_of(table))
+    refresh_index(engine_of(settings).run_on(table, oldest.snapshot_id), index, oldest.snapshot_id)
     newest, oldest = listed(lake)
     assert (newest.derived, newest.missing) == ((), ("theta_sketches", "embedding"))
     assert (oldest.derived, oldest.missing) == (("embedding",), ("theta_sketches",))

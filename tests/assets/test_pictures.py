@@ -17,13 +17,13 @@ from icepuffin.assets.charts import render
 from icepuffin.assets.checks import recall_so_far
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.binding.measurements import Measurement
-from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.upkeep.recall_history import RecallMeasurement, recall_drift, recall_history
 from icepuffin.ops.model import Action, How, ShardId, SnapshotId
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.runs.index_runs import refresh_index
 from icepuffin.ops.search.overview import Overview, ShardState
 from icepuffin.ops.table.blob_kind import BlobKind
+from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
@@ -41,10 +41,11 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     catalogs = catalogs_of(settings)
     spec = table_spec(settings.tables["packages"], catalogs)
     engine = Engine(spark_conf={}, threads=2, driver_only_rows=1)
-    table, storage, index = lake.table, storage_of(lake.table), spec.indexes[0]
+    table, index = lake.table, spec.indexes[0]
     for snapshot in table.metadata.snapshots:
-        report = refresh_index(table, index, snapshot.snapshot_id, engine=engine, storage=storage)
-    return {name: item.value for name, item in version_drawings(table, storage, index, report).items()}
+        run = engine.run_on(table, snapshot.snapshot_id)
+        report = refresh_index(run, index, snapshot.snapshot_id)
+    return {name: item.value for name, item in version_drawings(run, index, report).items()}
 
 
 def png(text: object) -> bytes:
@@ -75,7 +76,7 @@ def test_shards_that_were_written_come_first_where_a_table_leaves_some_out(table
     table.append(make_rows(2_100, 2_130))
     report = index_head(table, definition)
     assert [shard.how for shard in report.shard_reports] == [How.COPIED] * 105 + [How.BUILT]
-    metadata = version_metadata(table.refresh(), STORAGE, definition, report)
+    metadata = version_metadata(RunContext(table.refresh(), STORAGE), definition, report)
     shown = [record.data for record in records_of(metadata["shards"])]
     listed: Any = metadata["details"].value
     for rows in (shown, listed["shard_reports"], listed["estimate"]["shards"]):
@@ -104,7 +105,7 @@ def test_an_index_without_graphs_is_shown_as_one(table_factory: Callable[..., Ta
     table.append(make_rows(0, 60))
     definition = replace(DEFINITION, method="centroid")
     report = index_head(table, definition)
-    metadata = version_metadata(table.refresh(), STORAGE, definition, report)
+    metadata = version_metadata(RunContext(table.refresh(), STORAGE), definition, report)
     assert "answers are exact" in str(metadata["summary"].value)
     assert metadata["rows"].value == 60
     assert not [name for name in metadata if "recall" in name]
@@ -166,10 +167,10 @@ def test_the_history_is_in_the_order_of_the_data_snapshots_whenever_their_versio
 def test_a_page_has_fifteen_rows_and_that_of_an_empty_snapshot_three(table_factory: Callable[..., Table]) -> None:
     table = table_factory()
     table.append(ROWS.empty_table())
-    empty = version_metadata(table.refresh(), STORAGE, DEFINITION, index_head(table))
+    empty = version_metadata(RunContext(table.refresh(), STORAGE), DEFINITION, index_head(table))
     assert list(empty) == ["summary", "committed", "action"]
     table.append(make_rows(0, 60))
-    full = version_metadata(table.refresh(), STORAGE, DEFINITION, index_head(table))
+    full = version_metadata(RunContext(table.refresh(), STORAGE), DEFINITION, index_head(table))
     assert len(full) <= 15
     assert next(iter(full)) == "at a glance", "the picture first"
     numbers = [name for name, value in full.items() if isinstance(value.value, int | float) and name != "committed"]

@@ -29,8 +29,8 @@ from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots
-from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches, read_ndv
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta import ThetaReport, count_theta_sketches, read_ndv
 from tests.campaigns.budget import BrokenPromiseError, Budget
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
@@ -142,7 +142,7 @@ def _index(lake: Lake, name: str) -> None:
 def _sketch(lake: Lake) -> ThetaReport:
     table = lake.load("t")
     head = data_snapshots(table)[-1].snapshot_id
-    return materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE, columns=_SKETCHED)
+    return count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), head, columns=_SKETCHED).publish()
 
 
 def _repeat(step: Callable[[], None], others_done: threading.Event) -> None:

@@ -11,6 +11,7 @@ import icepuffin
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.model import Action
+from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.puffin.types import BlobType
 from tests.conformance.golden_files import (
     BLOBS,
@@ -43,7 +44,7 @@ def test_the_golden_table_answers_as_it_did(tmp_path: Path) -> None:
         assert answers_of(table) == ANSWERS["table"]
         versions = index_versions(table, "e")
         assert len(versions) == len(ANSWERS["table"]) == 3
-        assert not any(check_integrity(table, version, STORAGE).faults for version in versions)
+        assert not any(check_integrity(RunContext(table, STORAGE), version).faults for version in versions)
 
 
 def test_a_golden_table_is_refreshed_from_what_it_has(tmp_path: Path) -> None:
@@ -57,7 +58,7 @@ def test_a_golden_table_is_refreshed_from_what_it_has(tmp_path: Path) -> None:
         assert (report.sketches.files_sketched, report.sketches.files_reused) == (1, 1)
         assert report.sketches.ndv["id"] == 139
         assert [index.action for index in report.indexes.values()] == [Action.REFRESHED]
-        assert not check_integrity(table.refresh(), index_versions(table, "e")[-1], STORAGE).faults
+        assert not check_integrity(RunContext(table.refresh(), STORAGE), index_versions(table, "e")[-1]).faults
 
 
 def test_the_golden_files_are_small_and_have_each_type_of_blob() -> None:

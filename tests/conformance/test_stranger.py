@@ -25,8 +25,8 @@ from icepuffin.ops.search import Coverage, open_index
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import is_derived
-from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import materialize_theta_sketches
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta import count_theta_sketches
 from icepuffin.ops.theta.file_sketches import FileKey, FileSketches, write_file_sketches
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin import FileSource, PuffinReader
@@ -217,7 +217,7 @@ def test_a_version_is_read_by_the_other_names_of_its_blobs(table: Table) -> None
     assert reader.coverage is Coverage.EXACT_VERSION
     assert reader.search(queries(2), 5, columns=["id"]).rows == before
     assert reader.within(queries(1)[0], 2.6, columns=["id"]).profile.pruning is not None
-    report = check_integrity(table, version, STORAGE)
+    report = check_integrity(RunContext(table, STORAGE), version)
     assert (report.faults, report.rows) == ((), table.scan().count())
     metadata = json.loads(to_path(table.metadata_location).read_text(encoding="utf-8"))
     assert len(stranger.Version(metadata, "e").nearest(queries(1)[0], 5, 50)) == 5
@@ -240,7 +240,7 @@ def test_blobs_are_written_under_the_names_that_the_index_has(table: Table, meth
         own, other = {*stranger.ALSO_READ.values()}, {*stranger.ALSO_READ}
         shards = {"flockdb-ann-index-v1", "ann-vamana-graph-v1"} if method == "centroid" else set()
         assert types & (own | other) == (other if definition is community else own) - shards
-        assert check_integrity(table, version, STORAGE).faults == ()
+        assert check_integrity(RunContext(table, STORAGE), version).faults == ()
         metadata = json.loads(to_path(table.metadata_location).read_text(encoding="utf-8"))
         found = stranger.Version(metadata, "e")
         assert method == "centroid" or len(found.nearest(queries(1)[0], 5, 50)) == 5
@@ -320,7 +320,7 @@ def test_a_stranger_reads_the_advice(table: Table) -> None:
 def test_the_text_lists_all_keys_and_properties(table: Table) -> None:
     definition = replace(DEFINITION, filters=("section",), include=("id",))
     index_head(table, definition)
-    materialize_theta_sketches(table, table.metadata.current_snapshot_id or 0, runner=LocalRunner(), storage=STORAGE)
+    count_theta_sketches(RunContext(table, STORAGE, LocalRunner()), table.metadata.current_snapshot_id or 0).publish()
     change(table)
     table.overwrite(table.refresh().scan().to_arrow())
     index_head(table, definition)

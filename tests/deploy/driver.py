@@ -16,7 +16,6 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.graphs.vamana import Graph
 from icepuffin.ops.cache import CacheSettings, use_settings
-from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.runs.index_runs import refresh_index
 from icepuffin.ops.search import open_index
 from icepuffin.ops.spark import places
@@ -67,7 +66,7 @@ def main() -> None:
     catalogs, engine = catalogs_of(settings), engine_of(settings)
     spec = table_spec(settings.tables["packages"], catalogs)
     table = catalogs.table(spec.catalog, spec.identifier)
-    report = refresh_index(table, spec.indexes[0], int(sys.argv[1]), engine=engine, storage=storage_of(table))
+    report = refresh_index(engine.run_on(table, int(sys.argv[1])), spec.indexes[0], int(sys.argv[1]))
     runner = engine.runner(report.rows)
     document = {"action": str(report.action), "path": report.puffin_path, "shards": report.shards, "sources": []}
     if isinstance(runner, SparkRunner):

@@ -20,8 +20,8 @@ from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import normalize, open_storage
-from icepuffin.ops.tasks.task_runner import LocalRunner, TaskRunner
-from icepuffin.ops.theta import materialize_theta_sketches, sketch_packs
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext, TaskRunner
+from icepuffin.ops.theta import count_theta_sketches, sketch_packs
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows
 
@@ -74,7 +74,7 @@ class Stage:
         """The sketches of the head alone."""
         head = table.metadata.current_snapshot_id
         assert head is not None
-        materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=self.storage)
+        count_theta_sketches(RunContext(table, self.storage, LocalRunner(1)), head).publish()
 
     def work(self, runner: TaskRunner | None = None) -> Outcome:
         """Sketches and index of the head, as a refresh makes them."""
@@ -86,8 +86,8 @@ class Stage:
             if (self.folder / _PACK_BYTES).exists():
                 patch.setattr(index_packs, "PACK_BYTES", int((self.folder / _PACK_BYTES).read_text(encoding="ascii")))
                 patch.setattr(sketch_packs, "PACK_BYTES", _SKETCH_PACK_BYTES)
-            materialize_theta_sketches(table, head, runner=runner, storage=self.storage)
-            report = materialize_index(table, DEFINITION, head, runner=runner, storage=self.storage)
+            count_theta_sketches(RunContext(table, self.storage, runner), head).publish()
+            report = materialize_index(RunContext(table, self.storage, runner), DEFINITION, head)
         slot = find_statistics(table.refresh(), head)
         if report.puffin_path is None or slot is None:
             raise ValueError("nothing was published")
@@ -135,7 +135,7 @@ def assert_sound(stage: Stage) -> None:
     table = stage.load()
     head = table.metadata.current_snapshot_id
     version = next(item for item in index_versions(table, "e") if item.base_snapshot_id == head)
-    integrity = check_integrity(table, version, stage.storage)
+    integrity = check_integrity(RunContext(table, stage.storage), version)
     assert integrity.faults == ()
     assert integrity.rows == len(read(table)[1])
 

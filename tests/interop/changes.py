@@ -13,7 +13,7 @@ from pyiceberg.types import DoubleType
 
 from icepuffin.ops.index import IndexDefinition, IndexReport, materialize_index
 from icepuffin.ops.search import SearchResult, open_index
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from tests.conftest import STORAGE, queries, vectors_of
 
 DIMS = 8
@@ -60,7 +60,7 @@ class Lake:
         table = self.table
         head = table.metadata.current_snapshot_id
         assert head is not None
-        return materialize_index(table, self.definition, head, runner=LocalRunner(1), storage=STORAGE)
+        return materialize_index(RunContext(table, STORAGE, LocalRunner(1)), self.definition, head)
 
     def rows(self) -> dict[int, Any]:
         """Vectors f64[D] by id, as Spark reads them."""

@@ -32,8 +32,8 @@ from icepuffin.ops.index import materialize_index
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.blob_kind import index_tag
-from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import materialize_theta_sketches
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta import count_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.interop.engine_reads import COLUMNS, ENGINES
 from tests.interop.lakes import Lake, open_lake
@@ -159,8 +159,8 @@ def _insert(lake: Lake, table: str, first: int, last: int) -> None:
 def _bring_up_to_date(table: Table) -> None:
     head = table.refresh().metadata.current_snapshot_id
     assert head is not None
-    materialize_index(table, DEFINITION, head, runner=RUNNER, storage=STORAGE)
-    materialize_theta_sketches(table, head, runner=RUNNER, storage=STORAGE)
+    materialize_index(RunContext(table, STORAGE, RUNNER), DEFINITION, head)
+    count_theta_sketches(RunContext(table, STORAGE, RUNNER), head).publish()
 
 
 def compared(reading: Reading, rows: pa.Table) -> str:

@@ -16,8 +16,8 @@ from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.format_versions import UnsupportedFormatError
 from icepuffin.ops.table.live_files import EqualityDeletesError
 from icepuffin.ops.table.snapshots import hides_snapshots
-from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta import ThetaReport, count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaOutcome
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
@@ -42,7 +42,7 @@ def head_of(table: Table) -> int:
 
 
 def sketch_head(table: Table) -> ThetaReport:
-    return materialize_theta_sketches(table, head_of(table), runner=LocalRunner(), storage=STORAGE)
+    return count_theta_sketches(RunContext(table, STORAGE, LocalRunner()), head_of(table)).publish()
 
 
 def assert_intact(lake: Lake, name: str, version: DerivedVersion, rows: int) -> None:

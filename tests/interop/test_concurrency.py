@@ -21,8 +21,8 @@ from icepuffin.ops.errors import CatalogUnavailableError
 from icepuffin.ops.index import IndexReport, collect_garbage, materialize_index
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots
-from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import materialize_theta_sketches
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta import count_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.catalog.bindings import binding
@@ -56,7 +56,7 @@ def index_head(lake: Lake, name: str = "e") -> IndexReport:
     table = lake.load("t")
     definition = replace(DEFINITION, name=name)
     head = data_snapshots(table)[-1].snapshot_id
-    return materialize_index(table, definition, head, runner=LocalRunner(1), storage=lake.storage)
+    return materialize_index(RunContext(table, lake.storage, LocalRunner(1)), definition, head)
 
 
 def index_files(lake: Lake) -> list[str]:
@@ -97,7 +97,7 @@ def test_indexes_and_sketches_of_one_table_at_once_all_land_among_writes(lakes: 
         for _ in range(3):
             table = own_lake.load("t")
             head = data_snapshots(table)[-1].snapshot_id
-            materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE)
+            count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), head).publish()
 
     def write(own_lake: Lake) -> None:
         for start in range(100, 200, 20):

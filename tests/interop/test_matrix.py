@@ -14,8 +14,8 @@ from icepuffin.ops.index import Action, materialize_index
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search import Coverage, exact_search, open_index
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import materialize_theta_sketches, read_ndv
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta import count_theta_sketches, read_ndv
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import make_rows, queries
 from tests.interop.lakes import Lake, open_lake
@@ -47,8 +47,8 @@ def bring_up_to_date(lake: Lake, table: Table) -> Any:
     table.refresh()
     head = table.metadata.current_snapshot_id
     assert head is not None
-    report = materialize_index(table, DEFINITION, head, runner=RUNNER, storage=lake.storage)
-    materialize_theta_sketches(table, head, runner=RUNNER, storage=lake.storage)
+    report = materialize_index(RunContext(table, lake.storage, RUNNER), DEFINITION, head)
+    count_theta_sketches(RunContext(table, lake.storage, RUNNER), head).publish()
     return report
 
 

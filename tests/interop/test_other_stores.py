@@ -17,8 +17,8 @@ from icepuffin.ops.index import Action, collect_garbage, create_index, materiali
 from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.search import exact_search, open_index
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.tasks.task_runner import LocalRunner, Progress
-from icepuffin.ops.theta import materialize_theta_sketches
+from icepuffin.ops.tasks.task_runner import LocalRunner, Progress, RunContext
+from icepuffin.ops.theta import count_theta_sketches
 from tests.conftest import ROWS, make_rows, queries
 from tests.interop.buckets import STORES, BucketServer, bucket_server
 from tests.interop.test_concurrency import expire
@@ -45,8 +45,8 @@ def catalog(server: BucketServer, tmp_path: Path) -> Iterator[Catalog]:
 
 def refresh(table: Table) -> IndexReport:
     head = table.refresh().metadata.current_snapshot_id or 0
-    materialize_theta_sketches(table, head, runner=LocalRunner(), storage=storage_of(table))
-    report = materialize_index(table, DEFINITION, head, runner=LocalRunner(), storage=storage_of(table))
+    count_theta_sketches(RunContext(table, storage_of(table), LocalRunner()), head).publish()
+    report = materialize_index(RunContext(table, storage_of(table), LocalRunner()), DEFINITION, head)
     table.refresh()
     return report
 
@@ -122,7 +122,7 @@ def test_tokens_that_a_catalog_vends_are_renewed_while_an_index_is_built(
         assert server.refused == refused, "no token is used that is not good"
         table.append(make_rows(150, 200))
         head = table.refresh().metadata.current_snapshot_id or 0
-        report = materialize_index(table, DEFINITION, head, runner=LateRunner(lake), storage=storage_of(table))
+        report = materialize_index(RunContext(table, storage_of(table), LateRunner(lake)), DEFINITION, head)
         assert report.action is Action.REFRESHED
         assert server.refused > refused
         table.refresh()

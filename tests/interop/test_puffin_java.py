@@ -11,8 +11,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.puffin import PuffinFile
 
 from icepuffin.ops.storage.local_storage import to_path
-from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import materialize_theta_sketches
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta import count_theta_sketches
 from icepuffin.puffin import FileSource, PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs import centroid_blob, deletion_vector_blob, routing_blob, shard_blob
 from icepuffin.puffin.types import BlobType
@@ -68,7 +68,7 @@ def test_java_and_pyiceberg_read_the_files_of_an_index_and_of_its_table_s_sketch
     table = table_factory()
     table.append(make_rows(0, 200))
     head = table.refresh().metadata.current_snapshot_id or pytest.fail("empty")
-    sketches = materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE)
+    sketches = count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), head).publish()
     index = index_head(table, DEFINITION)
     assert index.puffin_path is not None
     data = to_path(index.puffin_path).read_bytes()

@@ -33,7 +33,8 @@ from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.table.format_versions import UnsupportedFormatError
-from icepuffin.ops.theta import ThetaOutcome, ThetaReport, materialize_theta_sketches, read_ndv
+from icepuffin.ops.tasks.task_runner import RunContext
+from icepuffin.ops.theta import ThetaOutcome, ThetaReport, count_theta_sketches, read_ndv
 from icepuffin.puffin import FileSource, PuffinReader
 from icepuffin.puffin.blobs.theta_blob import ThetaSketch, decode, encode
 from icepuffin.puffin.types import BlobType
@@ -108,9 +109,9 @@ def current(table: Table) -> int:
 
 
 def materialize(table: Table, snapshot_id: int, **options: Any) -> ThetaReport:
-    return materialize_theta_sketches(
-        table, snapshot_id, runner=ThreadlessRunner(), storage=StorageConfig({}), **options
-    )
+    return count_theta_sketches(
+        RunContext(table, StorageConfig({}), ThreadlessRunner()), snapshot_id, **options
+    ).publish()
 
 
 def images(table: Table, snapshot_id: int) -> Mapping[str, tuple[bytes, Mapping[str, str]]]:
@@ -254,7 +255,7 @@ def test_what_spark_counted_for_an_ancestor_is_not_built_on(both: Both) -> None:
     table.append(three(400, 800))
     runner = ThreadlessRunner()
     snapshot = current(table)
-    report = materialize_theta_sketches(table, snapshot, runner=runner, storage=StorageConfig({}))
+    report = count_theta_sketches(RunContext(table, StorageConfig({}), runner), snapshot).publish()
     assert (len(runner.files), report.files_sketched, report.files_reused) == (2, 2, 0)
     assert report.extended_columns == ()
     assert report.ndv == {"id": 800, "weight": 800}
@@ -267,7 +268,7 @@ def test_executors_count_what_the_driver_counts(both: Both) -> None:
     for start in (0, 400, 800):
         table.append(three(start, start + 500))
     snapshot = current(table)
-    report = materialize_theta_sketches(table, snapshot, runner=SparkRunner(both.spark), storage=StorageConfig({}))
+    report = count_theta_sketches(RunContext(table, StorageConfig({}), SparkRunner(both.spark)), snapshot).publish()
     assert (report.files_sketched, report.ndv) == (3, {"id": 1300, "name": 9})
     spark_images = images(table, both.analyze(table, "id", "name"))
     assert {c: int(p["ndv"]) for c, (_, p) in spark_images.items()} == report.ndv

@@ -15,7 +15,8 @@ import icepuffin
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.table.blob_kind import index_tag
-from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches, read_ndv
+from icepuffin.ops.tasks.task_runner import RunContext
+from icepuffin.ops.theta import ThetaReport, count_theta_sketches, read_ndv
 from tests.conftest import make_rows
 from tests.interop.trino_server import TrinoServer
 from tests.ops.theta.conftest import ThreadlessRunner
@@ -62,7 +63,9 @@ def rows(start: int, stop: int) -> pa.Table:
 def materialize(table: Table) -> ThetaReport:
     snapshot = table.refresh().current_snapshot()
     assert snapshot is not None
-    return materialize_theta_sketches(table, snapshot.snapshot_id, runner=ThreadlessRunner(), storage=StorageConfig({}))
+    return count_theta_sketches(
+        RunContext(table, StorageConfig({}), ThreadlessRunner()), snapshot.snapshot_id
+    ).publish()
 
 
 def register(trino: TrinoServer, table: Table, name: str) -> None:

@@ -17,8 +17,8 @@ from icepuffin.ops.model import DeleteKind
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.row_deletes import deleted_positions
-from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import materialize_theta_sketches
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta import count_theta_sketches
 from tests.conftest import make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.index.comparison import DEFINITION, answer_with_recall
@@ -50,7 +50,7 @@ def insert(lake: Lake, rows: pa.Table) -> None:
 def index_head(lake: Lake, table: Table) -> IndexReport:
     head = table.refresh().metadata.current_snapshot_id
     assert head is not None
-    return materialize_index(table, DEFINITION, head, runner=RUNNER, storage=lake.storage)
+    return materialize_index(RunContext(table, lake.storage, RUNNER), DEFINITION, head)
 
 
 def row_ids(lake: Lake) -> dict[int, int]:
@@ -78,7 +78,7 @@ def test_a_v3_table_is_indexed_and_stays_whole(lake: Lake, monkeypatch: pytest.M
     assert report.bytes_shared
     _, recall = answer_with_recall(table, storage=lake.storage)
     assert recall >= 0.95
-    sketches = materialize_theta_sketches(table, report.snapshot_id, runner=RUNNER, storage=lake.storage)
+    sketches = count_theta_sketches(RunContext(table, lake.storage, RUNNER), report.snapshot_id).publish()
     assert sketches.ndv["id"] == 210
 
     insert(lake, make_rows(240, 250))

@@ -12,7 +12,7 @@ from icepuffin.ops.index import materialize_index
 from icepuffin.ops.search import open_index
 from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.sql import SqlSession
-from icepuffin.ops.tasks.task_runner import Progress
+from icepuffin.ops.tasks.task_runner import Progress, RunContext
 from icepuffin.orchestration.cli import main
 from tests.conftest import make_rows, queries
 from tests.ops.catalog.vended_tables import connected, new_table
@@ -50,7 +50,7 @@ class Late(SparkRunner):
 def test_tasks_on_spark_get_keys_by_themselves(lake: Vending, tmp_path: Path, spark: "SparkSession") -> None:
     table = new_table(lake, tmp_path)
     head = table.metadata.current_snapshot_id or 0
-    materialize_index(table, DEFINITION, head, runner=Late(spark, lake), storage=storage_of(table))
+    materialize_index(RunContext(table, storage_of(table), Late(spark, lake)), DEFINITION, head)
     assert "ExpiredToken" in lake.refused
     table.refresh()
     there = open_index(table, "e", runner=Late(spark, lake), in_process_mb=0)
@@ -67,7 +67,7 @@ def test_the_table_function_of_spark_reads_with_vended_keys(
 
     table = new_table(lake, tmp_path)
     head = table.metadata.current_snapshot_id or 0
-    materialize_index(table, DEFINITION, head, runner=SparkRunner(spark), storage=storage_of(table))
+    materialize_index(RunContext(table, storage_of(table), SparkRunner(spark)), DEFINITION, head)
     register_vector_search(spark, connected(lake), name="vended_search")
     statement = f"SELECT id FROM vended_search('{'.'.join(table.name())}', 'e', array{tuple(VECTOR)}, 5)"
     first = spark.sql(statement).toArrow()

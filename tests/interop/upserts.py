@@ -31,8 +31,8 @@ from icepuffin.ops.index import IndexDefinition, create_index, load_definition, 
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.search import Coverage, exact_search, open_index
 from icepuffin.ops.table.snapshots import is_derived
-from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import materialize_theta_sketches
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta import count_theta_sketches
 from tests.conftest import STORAGE, queries, vectors_of
 
 DIMS = 4
@@ -313,13 +313,13 @@ class UpsertedTable:
         if new_version or self.rng.random() < 0.4:
             self.check_new_version(head, rows)
         if self.rng.random() < 0.1 and rows:
-            sketches = materialize_theta_sketches(self.load(), head, runner=LocalRunner(1), storage=STORAGE)
+            sketches = count_theta_sketches(RunContext(self.load(), STORAGE, LocalRunner(1)), head).publish()
             assert sketches.ndv["uid"] == len(rows)
         if self.rng.random() < 0.1:
             self.check_an_older_snapshot()
 
     def check_new_version(self, head: int, rows: list[int]) -> None:
-        report = materialize_index(self.table, self.definition, head, runner=LocalRunner(1), storage=STORAGE)
+        report = materialize_index(RunContext(self.table, STORAGE, LocalRunner(1)), self.definition, head)
         table = self.load()
         fresh = open_index(table, self.definition, storage=STORAGE).search(
             queries(1, DIMS), len(rows) + 5, columns=["uid"]
@@ -331,7 +331,7 @@ class UpsertedTable:
             if self.rng.random() < 0.2:
                 versions = index_versions(table, "e")
                 version = next(one for one in versions if one.index_snapshot_id == report.index_snapshot_id)
-                assert check_integrity(table, version, STORAGE).faults == ()
+                assert check_integrity(RunContext(table, STORAGE), version).faults == ()
 
     def check_an_older_snapshot(self) -> None:
         table = self.table

@@ -21,7 +21,6 @@ import icepuffin
 from icepuffin.ops import resources
 from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError
 from icepuffin.ops.resources import Catalogs, Engine, NoJavaError, NoSparkError, TableMissingError, UnreadableTableError
 from icepuffin.ops.runs.index_runs import refresh_index
@@ -282,11 +281,11 @@ def test_spark_builds_the_same_version_as_threads(tmp_path: Path) -> None:
     conf = {"spark.master": "local[2]", "spark.driver.memory": "1g", "spark.ui.enabled": "false"}
     engine = Engine(spark_conf=conf, threads=1, driver_only_rows=0)
     assert isinstance(engine.runner(1), SparkRunner)
-    table, storage, index = lake.table, storage_of(lake.table), spec.indexes[0]
-    on_spark = refresh_index(table, index, lake.head(), engine=engine, storage=storage)
+    table, index = lake.table, spec.indexes[0]
+    on_spark = refresh_index(engine.run_on(table, lake.head()), index, lake.head())
     assert on_spark.action == "built"
     again = Engine(spark_conf={}, threads=2, driver_only_rows=1)
-    in_process = refresh_index(table, index, lake.head(), engine=again, storage=storage)
+    in_process = refresh_index(again.run_on(table, lake.head()), index, lake.head())
     assert (in_process.action, in_process.build_id) == ("reused", on_spark.build_id)
 
 

@@ -16,7 +16,7 @@ from icepuffin.ops.model import Action, FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.rows.attributes import is_by_name, reading_of
 from icepuffin.ops.storage import relative_to
 from icepuffin.ops.tasks.attribute_task import AttributesTask, read_attributes
-from icepuffin.ops.tasks.task_runner import StageProgress, TaskRunner
+from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.puffin.blobs import attributes_blob as attribute_blob
 from icepuffin.puffin.blobs.attributes_blob import AttributeBlob, AttributeEntry
 from icepuffin.puffin.blobs.routing_blob import CoveredFile
@@ -27,23 +27,16 @@ _BLOB_FULL = "the values of all files are more than a blob may hold (2 GiB)"
 _log = logging.getLogger(__name__)
 
 
-def attribute_blobs(
-    plan: VersionPlan,
-    files: Sequence[CoveredFile],
-    *,
-    storage: StorageConfig,
-    runner: TaskRunner,
-    progress: StageProgress | None = None,
-) -> list[AttributeBlob]:
+def attribute_blobs(run: RunContext, plan: VersionPlan, files: Sequence[CoveredFile]) -> list[AttributeBlob]:
     """One blob per column that the definition names and the snapshot has. `files`: the version's file table.
 
     Raises DataFileError, StorageError.
     """
     files_by_slot = live_files_by_slot(plan, files)
-    entries = {field_id: _kept(plan, field_id, files_by_slot, storage) for field_id in plan.filter_ids}
-    groups, chosen = unread_columns(plan, files_by_slot, entries, runner)
-    tasks = [AttributesTask(group, plan.column_schema, storage) for group in groups]
-    watched = None if progress is None else lambda done, total: progress("attributes", done, total)
+    entries = {field_id: _kept(plan, field_id, files_by_slot, run.storage) for field_id in plan.filter_ids}
+    groups, chosen = unread_columns(plan, files_by_slot, entries, run.runner)
+    tasks = [AttributesTask(group, plan.column_schema, run.storage) for group in groups]
+    watched = run.stage_progress("attributes")
     for new in chosen.run(read_attributes, tasks, label="read columns for conditions", progress=watched):
         for field_id, entry in new:
             entries[field_id][FileSlot(entry.slot)] = entry

@@ -15,7 +15,7 @@ from icepuffin.ops.model import Action, FileSlot, ObjectRange, StorageConfig
 from icepuffin.ops.rows.attributes import is_by_name, reading_of
 from icepuffin.ops.storage import relative_to
 from icepuffin.ops.tasks.included_task import IncludedPart, IncludedTask, stage_included, without_values
-from icepuffin.ops.tasks.task_runner import StageProgress, TaskRunner
+from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.puffin.blobs.included_columns_blob import IncludedBlob
 from icepuffin.puffin.blobs.routing_blob import CoveredFile
 from icepuffin.puffin.errors import PuffinError
@@ -68,22 +68,16 @@ def kept_parts(plan: VersionPlan, storage: StorageConfig) -> dict[int, tuple[Inc
 
 
 def included_columns(
-    plan: VersionPlan,
-    kept: Mapping[int, Sequence[IncludedPart]],
-    files: Sequence[CoveredFile],
-    *,
-    storage: StorageConfig,
-    runner: TaskRunner,
-    progress: StageProgress | None = None,
+    run: RunContext, plan: VersionPlan, kept: Mapping[int, Sequence[IncludedPart]], files: Sequence[CoveredFile]
 ) -> list[IncludedColumn]:
     """The values of each column that the definition includes and the snapshot has. `files`: the version's file table.
 
     `kept`: of `kept_parts`. Raises DataFileError, StorageError.
     """
     parts = {field_id: _in_their_slots(plan, kept.get(field_id, ()), files) for field_id in plan.include_ids}
-    groups, chosen = unread_columns(plan, live_files_by_slot(plan, files), parts, runner)
-    tasks = [IncludedTask(group, plan.column_schema, plan.staging_prefix, storage) for group in groups]
-    watched = None if progress is None else lambda done, total: progress("included", done, total)
+    groups, chosen = unread_columns(plan, live_files_by_slot(plan, files), parts, run.runner)
+    tasks = [IncludedTask(group, plan.column_schema, plan.staging_prefix, run.storage) for group in groups]
+    watched = run.stage_progress("included")
     for staged in chosen.run(stage_included, tasks, label="read included columns", progress=watched):
         for part in staged:
             is_too_large = part.entry.length > MAX_BLOB_BYTES

@@ -26,7 +26,7 @@ from icepuffin.ops.table.live_rows import read_live
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.table.row_deletes import deleted_by_file, fingerprint
 from icepuffin.ops.table.shared_deletes import DeleteFilter, Deletes
-from icepuffin.ops.tasks.task_runner import TaskRunner
+from icepuffin.ops.tasks.task_runner import RunContext
 
 _FILES = 8
 """Files in a sample"""
@@ -71,15 +71,11 @@ class Changes:
         return bool(self.emptied_slots or self.deleted)
 
 
-def find_changes(
-    table: Table, base: OpenVersion, live: LiveFiles, storage: StorageConfig, runner: TaskRunner | None = None
-) -> Changes:
-    """Compare a snapshot's live files with those of a version. Raises StorageError, PuffinError for broken deletes.
-
-    runner: where many rows are compared with equality deletes; by default in this process.
-    """
+def find_changes(run: RunContext, base: OpenVersion, live: LiveFiles) -> Changes:
+    """Compare a snapshot's live files with those of a version. Raises StorageError, PuffinError for broken deletes."""
+    table = run.table
     covered = covered_paths(base)
-    mended = files_mapped_since(table, base, live, table.schemas()[live.schema_id], storage)
+    mended = files_mapped_since(table, base, live, table.schemas()[live.schema_id], run.storage)
     same = {path: live.files[number] for path, number in same_files(base, live).items() if path not in mended}
     table_then = base.routing.files
     changed = {
@@ -87,9 +83,9 @@ def find_changes(
     }
     later_deletes = LaterDeletes(base)
     later = {path: later_deletes.only(file, covered[path]) for path, file in changed.items()}
-    deleted = deleted_rows(later.values(), storage, runner)
+    deleted = deleted_rows(later.values(), run.storage, run.runner)
     unsure = [file for path, file in changed.items() if later[path] is file]
-    undeleted = _with_undeleted_rows(table, base, unsure, deleted, storage, runner)
+    undeleted = _with_undeleted_rows(run, base, unsure, deleted)
     reread = {path for path, file in changed.items() if file.path in undeleted}
     kept = {file.path for path, file in same.items() if path not in reread}
     added = [file for file in live.files if file.path not in kept]
@@ -105,10 +101,10 @@ def find_changes(
     )
 
 
-def changed_files(table: Table, base: OpenVersion, live: LiveFiles, storage: StorageConfig) -> Changes:
+def changed_files(run: RunContext, base: OpenVersion, live: LiveFiles) -> Changes:
     """The same for a version that knows files, not their rows: a file under other deletes counts as another file."""
     slots = covered_paths(base)
-    mended = files_mapped_since(table, base, live, table.schemas()[live.schema_id], storage)
+    mended = files_mapped_since(run.table, base, live, run.table.schemas()[live.schema_id], run.storage)
     kept = {
         path
         for path, number in same_files(base, live).items()
@@ -219,12 +215,7 @@ class LaterDeletes:
 
 
 def _with_undeleted_rows(
-    table: Table,
-    base: OpenVersion,
-    files: list[LiveFile],
-    deleted: Mapping[str, npt.NDArray[np.int64]],
-    storage: StorageConfig,
-    runner: TaskRunner | None,
+    run: RunContext, base: OpenVersion, files: list[LiveFile], deleted: Mapping[str, npt.NDArray[np.int64]]
 ) -> frozenset[str]:
     """Paths of files with a row that was deleted in the version's snapshot and is live now, as after a rollback.
 
@@ -232,8 +223,9 @@ def _with_undeleted_rows(
     """
     if not files:
         return frozenset()
-    before = live_files(table, base.bound.index_snapshot_id).by_path()
-    deleted_then = deleted_rows([before[file.path] for file in files if file.path in before], storage, runner)
+    before = live_files(run.table, base.bound.index_snapshot_id).by_path()
+    there_then = [before[file.path] for file in files if file.path in before]
+    deleted_then = deleted_rows(there_then, run.storage, run.runner)
     return frozenset(
         file.path
         for file in files

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from icepuffin.ops.index.planning.changes import Changes
 from icepuffin.ops.index.versions.version_reader import OpenVersion
-from icepuffin.ops.model import FileSlot, StorageConfig
-from icepuffin.ops.tasks.task_runner import TaskRunner, balanced_groups, driver_runner
+from icepuffin.ops.model import FileSlot
+from icepuffin.ops.tasks.task_runner import RunContext, balanced_groups, driver_runner
 from icepuffin.puffin.blobs import deletion_vector_blob
 
 Nodes = npt.NDArray[np.int64]
@@ -32,7 +32,7 @@ class DeadNodes:
     """All file slots that a shard's nodes lie in, by shard; None where addresses were not read"""
 
 
-def find_dead_nodes(changes: Changes, base: OpenVersion, *, runner: TaskRunner, storage: StorageConfig) -> DeadNodes:
+def find_dead_nodes(run: RunContext, changes: Changes, base: OpenVersion) -> DeadNodes:
     """Find the nodes whose rows are not live at their addresses after some changes.
 
     Reads location maps, if any row has gone at all. Raises StorageError, PuffinError.
@@ -43,7 +43,7 @@ def find_dead_nodes(changes: Changes, base: OpenVersion, *, runner: TaskRunner, 
     from icepuffin.ops.tasks.matching.dead_node_task import DeadNodesTask, mark_dead_nodes  # noqa: PLC0415  numba, if rows have gone
 
     nodes = sum(entry.count for entry in base.routing.shards)
-    runner = driver_runner(runner) if nodes <= NODES_AT_ONCE else runner
+    runner = driver_runner(run.runner) if nodes <= NODES_AT_ONCE else run.runner
     groups = balanced_groups(list(enumerate(base.shards)), runner, lambda item: (item[0], item[1].length))
     deleted = tuple(
         (slot, deletion_vector_blob.encode(rows[: np.searchsorted(rows, base.routing.files[slot].rows)]))
@@ -54,7 +54,7 @@ def find_dead_nodes(changes: Changes, base: OpenVersion, *, runner: TaskRunner, 
             shards=tuple((blob, deletion_vector_blob.encode(before[shard_id])) for shard_id, blob in group),
             emptied_slots=np.array(changes.emptied_slots, np.uint32),
             deleted=deleted,
-            storage=storage,
+            storage=run.storage,
         )
         for group in groups
     ]

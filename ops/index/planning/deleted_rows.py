@@ -19,11 +19,11 @@ _KEY_BYTES = 16
 
 
 def deleted_rows(
-    files: Collection[LiveFile], storage: StorageConfig, runner: TaskRunner | None
+    files: Collection[LiveFile], storage: StorageConfig, runner: TaskRunner
 ) -> dict[str, npt.NDArray[np.int64]]:
     """Deleted row positions of each file, int64, ascending, by path. Paths are distinct.
 
-    runner: where the keys of many rows are read; None for this process. Each task reads all delete files of its files,
+    runner: where the keys of many rows are read. Each task reads all delete files of its files,
     at the same time as the others: that takes no longer, but a delete file is requested by up to all tasks. Files
     without equality deletes are left to this process, which reads each of their delete files once. Raises as
     `deleted_by_file`.
@@ -31,7 +31,7 @@ def deleted_rows(
     keyed = DeleteFilter(compares_keys)
     compared = [file for file in files if keyed.of(file.deletes)]
     size = _KEY_BYTES * sum(file.record_count for file in compared)
-    if runner is None or size <= SMALL_WORK or runner.parallelism == 1:
+    if size <= SMALL_WORK or runner.parallelism == 1:
         return deleted_by_file(lambda path: open_storage(path, storage), files)
     groups = balanced_groups(list(enumerate(compared)), runner, lambda item: (item[0], item[1].record_count))
     tasks = [DeletedRowsTask(tuple(file for _, file in group), storage) for group in groups]

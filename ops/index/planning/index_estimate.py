@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.codes.code_sizes import rotated_bytes
 from icepuffin.ops.index.planning.changes import sample_new_rows
@@ -34,21 +33,14 @@ from icepuffin.ops.rows.element_types import OF_COLUMN, dims_of
 from icepuffin.ops.rows.vector_column import element_type_of
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.shared_deletes import DeleteFilter, compares_keys
-from icepuffin.ops.tasks.task_runner import LocalRunner, TaskRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.puffin.blobs.routing_blob import ShardEntry
 
 _LOCATION_BYTES = 4
 """Bytes per node in a shard's location map, about"""
 
 
-def estimate(
-    table: Table,
-    plan: VersionPlan,
-    *,
-    storage: StorageConfig,
-    runner: TaskRunner,
-    dead: DeadNodes | None = None,
-) -> Estimate:
+def estimate(run: RunContext, plan: VersionPlan, *, dead: DeadNodes | None = None) -> Estimate:
     """Estimate the work of a plan. Starts no Spark session.
 
     Reads metadata, at most a sample of vectors and, where rows have gone, location maps; these not where `dead` holds
@@ -59,21 +51,21 @@ def estimate(
         shards: tuple[ShardEstimate, ...] = ()
         amounts = Amounts()
     elif not plan.definition.has_graphs:
-        return _of_balls(table, plan, storage, runner)
+        return _of_balls(run, plan)
     else:
-        width, dims = _vector_width(plan, storage)
+        width, dims = _vector_width(plan, run.storage)
         if plan.base is not None and plan.action is Action.REFRESHED:
             dead = dead or plan.dead
             if dead is None:
-                dead = find_dead_nodes(plan.changes, plan.base, runner=LocalRunner(), storage=storage)
-            shards, merged = _of_refresh(plan, plan.base, dead.nodes, dims, storage)
+                dead = find_dead_nodes(replace(run, runner=LocalRunner()), plan.changes, plan.base)
+            shards, merged = _of_refresh(plan, plan.base, dead.nodes, dims, run.storage)
         else:
             shards = _of_build(plan, dims)
         amounts = _amounts(plan, shards, dims, merged)
         by_lineage = bool(plan.changes.lineage_files)  # then vectors are read of new rows alone
         rows = sum(shard.insert for shard in shards) if by_lineage else sum(file.record_count for file in plan.added)
         shards = _with_data_files(shards, rows * width)
-    seconds, rates = predicted_seconds(table, plan, amounts, runner)
+    seconds, rates = predicted_seconds(run, plan, amounts)
     return Estimate(
         action=plan.action,
         reason=plan.reason,
@@ -91,11 +83,11 @@ def estimate(
     )
 
 
-def _of_balls(table: Table, plan: VersionPlan, storage: StorageConfig, runner: TaskRunner) -> Estimate:
+def _of_balls(run: RunContext, plan: VersionPlan) -> Estimate:
     """A version without graphs reads the files that are new, and writes all balls."""
-    width, dims = _vector_width(plan, storage)
+    width, dims = _vector_width(plan, run.storage)
     rows, files = _live_rows(plan.added), len(plan.live.files)
-    seconds, rates = predicted_seconds(table, plan, Amounts(**rows_read(plan, rows, rows), dims=dims), runner)
+    seconds, rates = predicted_seconds(run, plan, Amounts(**rows_read(plan, rows, rows), dims=dims))
     return Estimate(
         action=plan.action,
         reason=plan.reason,

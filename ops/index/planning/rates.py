@@ -9,14 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
-from pyiceberg.table import Table
-
 from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.binding.measurements import EARLIER_VERSIONS, Measurement, measured_versions, source_in_words
 from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.model import Action, How
 from icepuffin.ops.recall.shard_recall import mean_recall
-from icepuffin.ops.tasks.task_runner import TaskRunner
+from icepuffin.ops.tasks.task_runner import RunContext, TaskRunner
 
 if TYPE_CHECKING:
     from icepuffin.ops.index.stages import ShardSet
@@ -103,7 +101,7 @@ def measurement_text(plan: VersionPlan, shard_set: "ShardSet", stages: Mapping[s
     return measurement.text()
 
 
-def predicted_seconds(table: Table, plan: VersionPlan, amounts: Amounts, runner: TaskRunner) -> tuple[float, str]:
+def predicted_seconds(run: RunContext, plan: VersionPlan, amounts: Amounts) -> tuple[float, str]:
     """(seconds, their source in words).
 
     The seconds of the default rates, times the median correction factor of earlier versions that the same kind of
@@ -111,12 +109,12 @@ def predicted_seconds(table: Table, plan: VersionPlan, amounts: Amounts, runner:
     """
     if amounts == Amounts():
         return 0.0, "nothing to do"
-    expected = default_seconds(amounts, runner.task_threads)
-    corrections = _corrections(index_versions(table, plan.definition.name), type(runner).__name__)
+    expected = default_seconds(amounts, run.runner.task_threads)
+    corrections = _corrections(index_versions(run.table, plan.definition.name), type(run.runner).__name__)
     by_same_action = [factor for action, factor in corrections if action == plan.action]
     chosen = (by_same_action or [factor for _, factor in corrections])[-EARLIER_VERSIONS:]
     if not chosen:
-        return expected, f"default rates, {runner.task_threads} threads"
+        return expected, f"default rates, {run.runner.task_threads} threads"
     how_measured = f"{plan.action} like this one" if by_same_action else "made another way"
     source = f"measured on {source_in_words('version', len(chosen))}, {how_measured}"
     return expected * statistics.median(chosen), source

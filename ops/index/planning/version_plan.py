@@ -9,7 +9,6 @@ from heapq import nsmallest
 from importlib.metadata import version as package_version
 
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions, own_tag_target
 from icepuffin.ops.binding.commit import reload_table
@@ -44,7 +43,7 @@ from icepuffin.ops.index.versions.version_reader import (
     shared_rows,
 )
 from icepuffin.ops.messages import listed
-from icepuffin.ops.model import Action, FileSlot, LiveFile, LiveFiles, SnapshotId, StorageConfig
+from icepuffin.ops.model import Action, FileSlot, LiveFile, LiveFiles, SnapshotId
 from icepuffin.ops.process.large_arrays import NoRoomError
 from icepuffin.ops.rows.vector_column import VectorSchema
 from icepuffin.ops.storage import relative_to
@@ -52,7 +51,7 @@ from icepuffin.ops.table.blob_kind import side_tag
 from icepuffin.ops.table.live_files import live_files, require_distinct_files, require_resolvable_deletes
 from icepuffin.ops.table.row_deletes import fingerprint
 from icepuffin.ops.table.snapshots import ancestor_ids, head_of, require_data_snapshot, table_name
-from icepuffin.ops.tasks.task_runner import LocalRunner, StageProgress, TaskRunner
+from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.puffin.blobs import routing_blob
 
 MOST_BASES = 16
@@ -140,29 +139,21 @@ class VersionPlan:
 
 
 def plan_version(
-    table: Table,
-    definition: IndexDefinition,
-    snapshot_id: SnapshotId,
-    *,
-    storage: StorageConfig,
-    watched_ref: str = "main",
-    verify: bool = False,
-    runner: TaskRunner | None = None,
-    progress: StageProgress | None = None,
+    run: RunContext, definition: IndexDefinition, snapshot_id: SnapshotId, *, verify: bool = False
 ) -> VersionPlan:
     """Read the table and decide what to do for a snapshot.
 
     verify: use a version as base, or reuse it, only after its whole file was read and found intact, and all rows of its
-    snapshot were compared with its nodes, by `runner`. This is always done where no version has a tag, as after `index
-    drop`. With `verify` no row is matched by its lineage.
-    runner: also resolves equality deletes that are about many rows. Without it, this process does.
+    snapshot were compared with its nodes. This is always done where no version has a tag, as after `index drop`. With
+    `verify` no row is matched by its lineage.
 
     Raises the errors of bad input (unknown snapshot, dropped or re-typed column, equality deletes), and PuffinError
     where a version that was not verified turns out to be damaged.
     """
+    table, storage = run.table, run.storage
     reload_table(table)
     require_data_snapshot(table, snapshot_id)
-    plan = _build_plan(table, definition, snapshot_id, watched_ref)
+    plan = _build_plan(run, definition, snapshot_id)
     definition, live = plan.definition, plan.live
     if plan.field_id not in {field.field_id for field in plan.schema.fields}:
         return replace(plan, action=Action.EMPTY, reason=f"the snapshot has no column {definition.column!r} yet")
@@ -178,10 +169,10 @@ def plan_version(
             return ()
         from icepuffin.ops.index.verify.integrity import check_integrity  # noqa: PLC0415  numba, which few plans need
 
-        return check_integrity(table, version, storage, runner=runner, progress=progress).faults
+        return check_integrity(run, version).faults
 
     fitting = [version for version in nearest if version.may_have(distances)]  # others have graphs of other vectors
-    opened, unreadable = _open_nearest(table, fitting, definition, live, ancestors, storage, faults)
+    opened, unreadable = _open_nearest(run, fitting, definition, live, ancestors, faults)
     candidates = [item for item in opened if _same_graphs(item, definition)]
     existing = next((item for item in candidates if item.bound.base_snapshot_id == snapshot_id), None)
     if (
@@ -199,9 +190,9 @@ def plan_version(
         default=None,
     )
     if base is not None and not definition.has_graphs:
-        plan = _refresh_balls(table, plan, base, storage)
+        plan = _refresh_balls(run, plan, base)
     elif base is not None:
-        plan = _refresh_or_build(table, plan, base, storage, runner, lineage=not verify)
+        plan = _refresh_or_build(run, plan, base, lineage=not verify)
     elif unreadable:
         plan = replace(plan, reason=f"no version can be read: {unreadable[0]}")
     elif nearest:
@@ -222,15 +213,15 @@ def _lacking(version: OpenVersion, plan: VersionPlan) -> str:
     return f", which lacks values of {', '.join(names)}" if missing else ""
 
 
-def _build_plan(table: Table, definition: IndexDefinition, snapshot_id: SnapshotId, watched_ref: str) -> VersionPlan:
+def _build_plan(run: RunContext, definition: IndexDefinition, snapshot_id: SnapshotId) -> VersionPlan:
     """The plan to build from all live files, without a build id."""
-    live = live_files(table, snapshot_id)
+    table, live = run.table, live_files(run.table, snapshot_id)
     require_resolvable_deletes(live)
     require_distinct_files(live)
     schema = table.schemas()[live.schema_id]
     is_early = _comes_later(definition, schema, table.schema())
     field_id = resolve_field(definition, table.schema() if is_early else schema, table_name(table))
-    is_head = head_of(table, watched_ref) == snapshot_id
+    is_head = head_of(table, run.ref) == snapshot_id
     tag = definition.tag if is_head else f"{definition.tag}-{snapshot_id}"
     own_tag_target(table, side_tag(definition.name))
     return VersionPlan(
@@ -295,12 +286,11 @@ def _tagged_otherwise(plan: VersionPlan, opened: Sequence[OpenVersion]) -> str:
 
 
 def _open_nearest(
-    table: Table,
+    run: RunContext,
     versions: Sequence[DerivedVersion],
     definition: IndexDefinition,
     live: LiveFiles,
     ancestors: Collection[SnapshotId],
-    storage: StorageConfig,
     faults_of: Callable[[DerivedVersion], tuple[str, ...]],
 ) -> tuple[list[OpenVersion], list[str]]:
     """(open versions in the given order, one line on each that cannot be read).
@@ -311,9 +301,9 @@ def _open_nearest(
     opened: list[OpenVersion] = []
     unreadable: list[str] = []
     for version in versions:
-        readable, broken = open_versions(table, [version], storage, skip_unanswered=False)
+        readable, broken = open_versions(run.table, [version], run.storage, skip_unanswered=False)
         unreadable += map(str, broken)
-        if readable and (faults := lost_packs(version, storage) or faults_of(version)):
+        if readable and (faults := lost_packs(version, run.storage) or faults_of(version)):
             readable = []
             unreadable.append(f"{version.puffin_path}: {'; '.join(listed(faults))}")
         opened += readable
@@ -343,37 +333,29 @@ def _reuse(plan: VersionPlan, existing: OpenVersion, repeated: str) -> VersionPl
     )
 
 
-def _refresh_or_build(
-    table: Table,
-    plan: VersionPlan,
-    base: OpenVersion,
-    storage: StorageConfig,
-    runner: TaskRunner | None,
-    *,
-    lineage: bool,
-) -> VersionPlan:
+def _refresh_or_build(run: RunContext, plan: VersionPlan, base: OpenVersion, *, lineage: bool) -> VersionPlan:
     """Decide by live rows with a vector: other rows are no reason to start from a version of another model's vectors.
 
     `lineage`: whether rows may be matched by their lineage; else only by the hashes of their vectors.
     """
-    changes = find_changes(table, base, plan.live, storage, runner)
+    changes = find_changes(run, base, plan.live)
     covered = covered_paths(base)
     slots = frozenset(covered.values()).difference(changes.emptied_slots)
     slots |= {covered[relative_to(path, plan.live.location)] for path in changes.reread}
     arriving: float = plan.live.record_count - sum(base.routing.files[slot].rows for slot in slots)
     staying, dead = _most_staying(slots, base), None
     if _is_in_doubt(slots, base, changes, staying, arriving):
-        dead = find_dead_nodes(changes, base, runner=runner or LocalRunner(), storage=storage)
+        dead = find_dead_nodes(run, changes, base)
         staying = _live_nodes(slots, base, changes, dead)
     share = _share(staying, arriving, 0.0)
     how, sampled = "files", None
     if share < SHARED_ENOUGH:  # compaction, or a table written anew: the rows may still be the old ones
-        sample = sample_new_rows(base, changes.new, plan.schema, plan.field_id, storage)
+        sample = sample_new_rows(base, changes.new, plan.schema, plan.field_id, run.storage)
         arriving *= sample.with_vector or 1.0  # rows without a vector may come first in their files
         sampled = sample.shared
         share = _share(staying, arriving, sampled)
         if share >= SHARED_ENOUGH and dead is None:
-            dead = find_dead_nodes(changes, base, runner=runner or LocalRunner(), storage=storage)
+            dead = find_dead_nodes(run, changes, base)
             share = _share(_live_nodes(slots, base, changes, dead), arriving, sampled)
         how = "vectors, by a sample,"
     if share < SHARED_ENOUGH:
@@ -413,12 +395,12 @@ def _live_nodes(slots: frozenset[FileSlot], base: OpenVersion, changes: Changes,
     return reread + sum(entry.count - len(nodes) for entry, nodes in zip(base.routing.shards, dead.nodes, strict=True))
 
 
-def _refresh_balls(table: Table, plan: VersionPlan, base: OpenVersion, storage: StorageConfig) -> VersionPlan:
+def _refresh_balls(run: RunContext, plan: VersionPlan, base: OpenVersion) -> VersionPlan:
     """Files with other rows are read, whatever their share: a build would read the others as well.
 
     Where no row stays, it is a build: the vectors may have other dimensions now.
     """
-    changes = changed_files(table, base, plan.live, storage)
+    changes = changed_files(run, base, plan.live)
     gone = frozenset(changes.emptied_slots)
     files = enumerate(base.routing.files)
     if not any(file.present and file.live_rows and slot not in gone for slot, file in files):

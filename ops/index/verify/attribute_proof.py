@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from pyiceberg.schema import Schema
 
-from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
+from icepuffin.ops.model import FileSlot, LiveFile
 from icepuffin.ops.rows.attributes import is_by_name, reading_of
 from icepuffin.ops.tasks.attribute_task import AttributesTask, ColumnsOfFile, read_attributes
-from icepuffin.ops.tasks.task_runner import Progress, TaskRunner, balanced_groups, small_work_runner
+from icepuffin.ops.tasks.task_runner import RunContext, balanced_groups, small_work_runner
 from icepuffin.puffin.blobs.attributes_blob import (
     AttributeBlob,
     AttributeEntry,
@@ -20,12 +20,7 @@ from icepuffin.puffin.blobs.attributes_blob import (
 
 
 def attribute_faults(
-    blobs: Sequence[AttributeBlob],
-    files: Mapping[FileSlot, LiveFile],
-    schemas: Sequence[Schema],
-    storage: StorageConfig,
-    runner: TaskRunner,
-    progress: Progress | None = None,
+    run: RunContext, blobs: Sequence[AttributeBlob], files: Mapping[FileSlot, LiveFile], schemas: Sequence[Schema]
 ) -> Iterator[str]:
     """One line on each column of a file whose values are not those of the file.
 
@@ -46,11 +41,11 @@ def attribute_faults(
     for (number, slot), ids in columns.items():
         by_schema[number].append(ColumnsOfFile(slot, files[slot], tuple(ids)))
     size = sum(one.size(schema) for own, schema in zip(by_schema, schemas, strict=True) for one in own)
-    runner = small_work_runner(runner, size)
+    runner = small_work_runner(run.runner, size)
     for own, schema in zip(by_schema, schemas, strict=True):
         groups = balanced_groups(own, runner, lambda one: (one.slot, one.file.record_count * len(one.field_ids)))
-        tasks += [AttributesTask(group, schema, storage) for group in groups]
-    for part in runner.run(read_attributes, tasks, label="read columns for conditions", progress=progress):
+        tasks += [AttributesTask(group, schema, run.storage) for group in groups]
+    for part in runner.run(read_attributes, tasks, label="read columns for conditions"):
         for field_id, read in part:
             blob, kept = entries[read.slot, field_id]
             if not _equal(kept, read, of_lists=blob.of_lists):

@@ -6,20 +6,19 @@ from pyiceberg.schema import Schema
 
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.index.versions.version_reader import place_of
-from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
+from icepuffin.ops.model import FileSlot, LiveFile
 from icepuffin.ops.rows.attributes import is_by_name, reading_of
 from icepuffin.ops.tasks.included_task import IncludedCheck, IncludedPart, PartToCheck, check_included
-from icepuffin.ops.tasks.task_runner import TaskRunner, balanced_groups, small_work_runner
+from icepuffin.ops.tasks.task_runner import RunContext, balanced_groups, small_work_runner
 from icepuffin.puffin.blobs.included_columns_blob import IncludedBlob
 
 
 def included_faults(
+    run: RunContext,
     version: DerivedVersion,
     blobs: Sequence[IncludedBlob],
     files: Mapping[FileSlot, LiveFile],
     schemas: Sequence[Schema],
-    storage: StorageConfig,
-    runner: TaskRunner,
 ) -> Iterator[str]:
     """One line on each column of a file whose stored values are damaged, or not those of the file.
 
@@ -38,9 +37,9 @@ def included_faults(
             file = files.get(FileSlot(entry.slot))
             schema = None if file is None else _schema_of(part, file, schemas)
             parts.append(PartToCheck(part, None if schema is None else file, schema))
-    chosen = small_work_runner(runner, sum(part.part.entry.length for part in parts))
+    chosen = small_work_runner(run.runner, sum(part.part.entry.length for part in parts))
     groups = balanced_groups(parts, chosen, lambda part: (part.part.entry.slot, part.part.entry.length))
-    tasks = [IncludedCheck(group, storage) for group in groups]
+    tasks = [IncludedCheck(group, run.storage) for group in groups]
     for faults in chosen.run(check_included, tasks, label="read included columns"):
         yield from faults
 

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,7 @@ from icepuffin.ops.storage import open_storage, relative_to
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.matching.self_search import SelfSearchResult, SelfSearchTask, self_search
 from icepuffin.ops.tasks.matching.tally import RowsResult, RowsTask, Tally, tally_of, tally_rows
-from icepuffin.ops.tasks.task_runner import LocalRunner, Progress, StageProgress, TaskRunner, small_work_runner
+from icepuffin.ops.tasks.task_runner import Progress, RunContext, TaskRunner, small_work_runner
 from icepuffin.puffin import BytesSource, PuffinReader
 from icepuffin.puffin.blobs import attributes_blob, centroid_blob, deletion_vector_blob, routing_blob
 from icepuffin.puffin.blobs.centroid_blob import CentroidIndex
@@ -78,30 +77,21 @@ def remedy(table: str, index: str, version: DerivedVersion, report: Integrity) -
     return f"make it anew with: {command}"
 
 
-def check_integrity(
-    table: Table,
-    version: DerivedVersion,
-    storage: StorageConfig,
-    *,
-    runner: TaskRunner | None = None,
-    progress: StageProgress | None = None,
-) -> Integrity:
+def check_integrity(run: RunContext, version: DerivedVersion) -> Integrity:
     """Check a version's file, and compare its nodes with all rows of its snapshot.
 
     Each shard is compared with its checksum, decoded and validated, one at a time in memory. Then the vectors of all
     live rows are read, and the addresses and content hashes of all rows are compared with those of all nodes, and the
     columns for conditions, and the included ones, with the values that the version has. All rows are compared with the
-    balls of their files. At last some rows of each shard are searched by their own vectors. `runner` reads the rows and
-    searches; by default this process does. Raises NoRoomError where a large shard cannot be read here: that is no fault
-    of the version.
+    balls of their files. At last some rows of each shard are searched by their own vectors. Raises NoRoomError where a
+    large shard cannot be read here: that is no fault of the version.
     """
     faults: list[str] = []
     read = shards = rows = 0
     from_later_release = False
-    runner = runner or LocalRunner()
     searched = None
     try:
-        source = open_storage(version.puffin_path, storage).source(version.puffin_path)
+        source = open_storage(version.puffin_path, run.storage).source(version.puffin_path)
         reader = PuffinReader(source)
         blobs = reader.footer.blobs
         first = next(blob for blob in blobs if canonical_type(blob.type) == BlobType.ROUTING)
@@ -124,20 +114,20 @@ def check_integrity(
         if expected.base_snapshot_id != version.base_snapshot_id:
             faults.append(f"made for snapshot {expected.base_snapshot_id}, bound to {version.base_snapshot_id}")
         shards, read = len(stored), sum(place.length for place in stored)
-        nodes, drawn, broken = _read_shards(stored, expected, storage)
+        nodes, drawn, broken = _read_shards(stored, expected, run.storage)
         faults += broken
         if not faults:
-            covered = _covered_rows(table, version, expected, definition)
-            result = _rows_of(covered, balls, expected, definition, storage, runner, progress)
+            covered = _covered_rows(run.table, version, expected, definition)
+            result = _rows_of(run, covered, balls, expected, definition)
             rows = int(result.tally.counts.sum())
             faults += _disagreements(nodes if definition.has_graphs else None, result, covered.paths, expected)
             if not definition.has_graphs:
                 read = sum(blob.length for blob in of_balls)
-            schemas = (covered.schema, table.schema())
-            faults += attribute_faults(columns, dict(covered.files), schemas, storage, runner)
-            faults += included_faults(version, included, dict(covered.files), schemas, storage, runner)
+            schemas = (covered.schema, run.table.schema())
+            faults += attribute_faults(run, columns, dict(covered.files), schemas)
+            faults += included_faults(run, version, included, dict(covered.files), schemas)
         if not faults and definition.has_graphs:
-            search = _self_search(covered, expected, stored, drawn, storage, runner, progress)
+            search = _self_search(run, covered, expected, stored, drawn)
             searched, fault = SelfSearch.of(search, shards=shards), fault_of(search, definition.target_recall)
             faults += [fault] if fault else []
     except (LaterFormatError, LaterDefinitionError) as error:
@@ -245,13 +235,11 @@ def _covered_rows(
 
 
 def _rows_of(
+    run: RunContext,
     covered: _CoveredRows,
     balls: Sequence[CentroidIndex],
     expected: Routing,
     definition: IndexDefinition,
-    storage: StorageConfig,
-    runner: TaskRunner,
-    progress: StageProgress | None,
 ) -> RowsResult:
     """Tally of all live rows of the version's snapshot. `balls`: its centroid blob, where it has one.
 
@@ -261,7 +249,7 @@ def _rows_of(
     of_files = balls_of(balls[0], slots) if balls else {}
     if definition.has_graphs:
         of_files = {slot: own for slot, own in of_files.items() if own}
-    runner = small_work_runner(runner, 4 * expected.dims * covered.record_count)
+    runner = small_work_runner(run.runner, 4 * expected.dims * covered.record_count)
     groups = min(len(covered.files), max(_TASKS, 2 * runner.parallelism))
     tasks = [
         RowsTask(
@@ -272,36 +260,32 @@ def _rows_of(
             slots=len(expected.files),
             balls={slot: of_files[slot] for slot, _ in group if slot in of_files},
             metric=covered.metric,
-            storage=storage,
+            storage=run.storage,
         )
         for group in (covered.files[first::groups] for first in range(groups))
     ]
-    parts = runner.run(
-        tally_rows, tasks, label="read all rows", progress=None if progress is None else partial(progress, "verify")
-    )
+    parts = runner.run(tally_rows, tasks, label="read all rows", progress=run.stage_progress("verify"))
     return RowsResult.joined(parts, len(expected.files))
 
 
 def _self_search(
+    run: RunContext,
     covered: _CoveredRows,
     expected: Routing,
     shards: Sequence[StoredShard],
     drawn: Sequence[npt.NDArray[np.int64]],
-    storage: StorageConfig,
-    runner: TaskRunner,
-    progress: StageProgress | None,
 ) -> SelfSearchResult:
     """Search the rows at the addresses `drawn` of each shard by their own vectors."""
     files, ends = dict(covered.files), np.cumsum([len(keys) for keys in drawn])
     every = np.concatenate([np.empty(0, np.int64), *drawn])  # at once: so a row group is read once, not for each shard
-    vectors = vectors_of(every, files, covered.schema, covered.field_id, expected.dims, covered.metric, storage)
+    vectors = vectors_of(every, files, covered.schema, covered.field_id, expected.dims, covered.metric, run.storage)
     tasks = [
         SelfSearchTask(
-            stored, deletion_vector_blob.encode(entry.tombstones), keys, vectors[end - len(keys) : end], storage
+            stored, deletion_vector_blob.encode(entry.tombstones), keys, vectors[end - len(keys) : end], run.storage
         )
         for stored, entry, keys, end in zip(shards, expected.shards, drawn, ends, strict=True)
     ]
-    return search_shards(tasks, runner, None if progress is None else partial(progress, "search"))
+    return search_shards(tasks, run.runner, run.stage_progress("search"))
 
 
 def search_shards(

@@ -25,7 +25,7 @@ from icepuffin.ops.storage import normalize, open_storage, relative_to
 from icepuffin.ops.tasks.file_balls import rows_outside
 from icepuffin.ops.tasks.matching.self_search import SelfSearchResult, SelfSearchTask
 from icepuffin.ops.tasks.matching.tally import NodesTask, Tally, tally_nodes
-from icepuffin.ops.tasks.task_runner import SMALL_WORK, TaskRunner, driver_runner
+from icepuffin.ops.tasks.task_runner import SMALL_WORK, RunContext, driver_runner
 from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.blobs import centroid_blob, deletion_vector_blob
 from icepuffin.puffin.types import BlobType, canonical_type
@@ -36,13 +36,7 @@ _ONE_BYTE_IN = 10
 """Bytes of written shards per byte that is read again to be searched"""
 
 
-def require_rows(
-    plan: VersionPlan,
-    shard_set: ShardSet,
-    file: VersionFile,
-    storage: StorageConfig,
-    runner: TaskRunner,
-) -> SelfSearch:
+def require_rows(run: RunContext, plan: VersionPlan, shard_set: ShardSet, file: VersionFile) -> SelfSearch:
     """Check that every live row has exactly one node, by its address; and for a sample of rows that the node has the
     hash of the row's vector, that the vector lies in a ball of its file, and that a search by it returns the row.
 
@@ -56,8 +50,8 @@ def require_rows(
     if slots.keys() != files.keys():
         unmatched_path = min(slots.keys() ^ files.keys())
         raise _coverage_error(where, f"{unmatched_path} is live in only one of snapshot and index")
-    rows = draw_rows(plan, slots, storage)
-    nodes = _nodes(file, np.concatenate([np.empty(0, np.int64), *(part.addresses for part in rows)]), storage, runner)
+    rows = draw_rows(plan, slots, run.storage)
+    nodes = _nodes(run, file, np.concatenate([np.empty(0, np.int64), *(part.addresses for part in rows)]))
     for slot, covered in enumerate(routing.files):
         count = nodes.tally.counts[slot]
         if count != covered.live_rows:
@@ -71,13 +65,13 @@ def require_rows(
         for address, row_hash in zip(part.addresses.tolist(), part.hashes.tolist(), strict=True):
             if nodes.hash_of.get(address) != row_hash:
                 raise _coverage_error(where, f"{part.path}: a row's node does not have its vector")
-    _require_inside(plan, file, rows, where, storage)
+    _require_inside(plan, file, rows, where, run.storage)
     in_turn = _shard_in_turn(plan, shard_set)
-    result, searched = _self_search(plan, shard_set, file, rows, nodes, in_turn, storage, runner)
+    result, searched = _self_search(run, shard_set, file, rows, nodes, in_turn)
     if fault := fault_of(result, plan.definition.target_recall):
         raise _coverage_error(where, fault)
     if in_turn is not None and in_turn not in searched:  # a search reads all of a shard, and compares its checksums
-        check_kept(file.shards[in_turn], in_turn, storage)
+        check_kept(file.shards[in_turn], in_turn, run.storage)
     return SelfSearch.of(result, shards=len(searched))
 
 
@@ -120,20 +114,20 @@ class _NodeCounts:
     """Shard ids of the nodes of sampled rows, by address"""
 
 
-def _nodes(
-    file: VersionFile, addresses: npt.NDArray[np.int64], storage: StorageConfig, runner: TaskRunner
-) -> _NodeCounts:
+def _nodes(run: RunContext, file: VersionFile, addresses: npt.NDArray[np.int64]) -> _NodeCounts:
     """Count the addresses of all live nodes, and look up the nodes at `addresses`."""
     routing = file.routing
     count = sum(entry.count for entry in routing.shards)
-    runner = driver_runner(runner) if count <= NODES_AT_ONCE else runner
+    runner = driver_runner(run.runner) if count <= NODES_AT_ONCE else run.runner
     shards = [
         (shard, deletion_vector_blob.encode(entry.tombstones))
         for shard, entry in zip(file.shards, routing.shards, strict=True)
     ]
     groups = max(1, min(len(shards), 2 * runner.parallelism))
     tasks = [
-        NodesTask(tuple(shards[first::groups]), len(routing.files), np.unique(addresses), storage, runner.task_threads)
+        NodesTask(
+            tuple(shards[first::groups]), len(routing.files), np.unique(addresses), run.storage, runner.task_threads
+        )
         for first in range(groups)
     ]
     results = runner.run(tally_nodes, tasks, label="count addresses")
@@ -147,14 +141,12 @@ def _nodes(
 
 
 def _self_search(
-    plan: VersionPlan,
+    run: RunContext,
     shard_set: ShardSet,
     file: VersionFile,
     rows: Sequence[ProofRows],
     nodes: _NodeCounts,
     in_turn: ShardId | None,
-    storage: StorageConfig,
-    runner: TaskRunner,
 ) -> tuple[SelfSearchResult, list[ShardId]]:
     """(result, ids of shards): search sampled rows by their own vectors in some shards of the file as written."""
     addresses = np.concatenate([np.empty(0, np.int64), *(part.addresses for part in rows)])
@@ -165,8 +157,8 @@ def _self_search(
     for shard_id in chosen:
         places = np.flatnonzero(shard_ids == shard_id)
         tombstones = deletion_vector_blob.encode(file.routing.shards[shard_id].tombstones)
-        tasks.append(SelfSearchTask(file.shards[shard_id], tombstones, addresses[places], vectors[places], storage))
-    return search_shards(tasks, runner), chosen
+        tasks.append(SelfSearchTask(file.shards[shard_id], tombstones, addresses[places], vectors[places], run.storage))
+    return search_shards(tasks, run.runner), chosen
 
 
 def _searched_shards(shard_set: ShardSet, rows: Mapping[ShardId, int], in_turn: ShardId | None) -> list[ShardId]:

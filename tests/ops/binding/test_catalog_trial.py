@@ -12,8 +12,8 @@ from icepuffin.ops.binding.bound_versions import tag_target
 from icepuffin.ops.binding.errors import UnsupportedCatalogError
 from icepuffin.ops.index import Action, create_index
 from icepuffin.ops.resources import Catalogs
-from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import materialize_theta_sketches
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta import count_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -153,6 +153,6 @@ def test_file_sketches_are_not_bound_where_the_catalog_changes_commits(rest_uri:
     with altered_lake(rest_uri, tmp_path) as (lake, line):
         table, line.change = lake.load("t"), "no tags"
         head = table.metadata.current_snapshot_id or 0
-        report = materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE)
+        report = count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), head).publish()
         assert "did not keep it" in report.note
         assert not list(tmp_path.rglob("theta-files-*"))

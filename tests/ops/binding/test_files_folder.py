@@ -23,8 +23,8 @@ from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.storage import RefusedError, open_storage
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.table.snapshots import data_snapshots
-from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import materialize_theta_sketches
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta import count_theta_sketches
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.interop.lakes import open_lake
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
@@ -77,7 +77,7 @@ def test_every_file_of_a_table_with_its_own_folder_lies_there(table: Table) -> N
     table.append(make_rows(60, 90))
     second = index_head(table)
     head = second.snapshot_id
-    sketches = materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE)
+    sketches = count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), head).publish()
     assert answer_with_recall(table)[1] >= 0.96
     (version,) = (item for item in index_versions(table, "e") if item.base_snapshot_id == head)
     exported, content = export_metadata(table, DEFINITION, version, STORAGE)
@@ -149,7 +149,7 @@ def test_a_store_is_tried_before_any_work_and_what_it_takes_is_remembered(
         third = lake.create("v")
         third.append(make_rows(0, 10))
         head = data_snapshots(third)[-1].snapshot_id
-        sketches = materialize_theta_sketches(third, head, runner=LocalRunner(1), storage=STORAGE)
+        sketches = count_theta_sketches(RunContext(third, STORAGE, LocalRunner(1)), head).publish()
         assert (sketches.statistics_path or "").startswith(f"{third.location()}/_icepuffin/{head}-")
         assert len([name for name in line.created if name.startswith("icepuffin_trial_")]) == 2
 

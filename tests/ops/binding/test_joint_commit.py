@@ -17,8 +17,9 @@ from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.runs import snapshot
 from icepuffin.ops.runs.snapshot import RefreshReport, refresh
 from icepuffin.ops.table.blob_kind import BlobKind
-from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import materialize_theta_sketches, read_ndv
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta.ndv import read_ndv
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.theta.test_presto import load_statistics
@@ -88,11 +89,12 @@ def test_sketches_that_others_publish_meanwhile_do_not_keep_the_index_back(
 ) -> None:
     through, replaced = snapshot.materialize_index, []
 
-    def late(late_table: Table, *arguments: Any, **named: Any) -> Any:
-        other, head = late_table.catalog.load_table(late_table.name()), late_table.metadata.current_snapshot_id or 0
-        sketched = materialize_theta_sketches(other, head, runner=LocalRunner(1), storage=STORAGE, columns=["id"])
+    def late(run: RunContext, *arguments: Any, **named: Any) -> Any:
+        other = run.table.catalog.load_table(run.table.name())
+        head = run.table.metadata.current_snapshot_id or 0
+        sketched = count_theta_sketches(RunContext(other, STORAGE, LocalRunner(1)), head, columns=["id"]).publish()
         replaced.append(sketched.statistics_path)
-        return through(late_table, *arguments, **named)
+        return through(run, *arguments, **named)
 
     monkeypatch.setattr(snapshot, "materialize_index", late)
     report = refreshed(table)
@@ -110,10 +112,10 @@ def test_sketches_that_garbage_collection_takes_during_a_build_are_not_named(
         index_head(table)
     through = snapshot.materialize_index
 
-    def late(late_table: Table, *arguments: Any, **named: Any) -> Any:
-        other = late_table.catalog.load_table(late_table.name())
+    def late(run: RunContext, *arguments: Any, **named: Any) -> Any:
+        other = run.table.catalog.load_table(run.table.name())
         assert len(collect_garbage(other, storage=STORAGE, grace=timedelta(0)).deleted) == 2
-        return through(late_table, *arguments, **named)
+        return through(run, *arguments, **named)
 
     monkeypatch.setattr(snapshot, "materialize_index", late)
     sketched = refreshed(table).sketches

@@ -16,7 +16,7 @@ from icepuffin.ops.cache.shard_layout import is_compact, walked_bytes
 from icepuffin.ops.index import IndexDefinition, materialize_index
 from icepuffin.ops.process.memory import memory_bytes
 from icepuffin.ops.search import open_index
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.cache.stored import kept_by, random_shard, stored
 
@@ -88,7 +88,7 @@ def test_an_index_answers_in_the_compact_layout(
     """By a wide beam the answer is that of the fast layout; the reason for the tier tells which it is."""
     table = table_factory()
     table.append(make_rows(0, 2_600))
-    materialize_index(table, DEFINITION, table.metadata.current_snapshot_id or 0, runner=LocalRunner(), storage=STORAGE)
+    materialize_index(RunContext(table, STORAGE, LocalRunner()), DEFINITION, table.metadata.current_snapshot_id or 0)
     answers = []
     for name in ("fast", "compact"):
         monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_LAYOUT", name)

@@ -22,8 +22,8 @@ from icepuffin.ops.table import manifests
 from icepuffin.ops.table.live_files import ManifestError, live_files
 from icepuffin.ops.table.manifests import PlannedManifest
 from icepuffin.ops.table.snapshots import TableUnavailableError, find_snapshot, hides_snapshots
-from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import materialize_theta_sketches
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta import count_theta_sketches
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.catalog.bindings import binding
 from tests.ops.catalog.equality import delete_where_id_is
@@ -61,7 +61,7 @@ def test_equality_deletes_in_avro_are_refused_with_the_way_out(table: Table) -> 
     (file,) = live_files(table, snapshot).files
 
     def sketch() -> Any:
-        return materialize_theta_sketches(table, snapshot, runner=LocalRunner(1), storage=STORAGE)
+        return count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), snapshot).publish()
 
     def search() -> Any:
         return open_index(table, DEFINITION, snapshot=snapshot, storage=STORAGE).search(queries(1), 3)
@@ -118,7 +118,7 @@ def test_work_for_a_table_is_not_bound_to_another_of_its_name(
     base = new_binding.base_snapshot_id
 
     def index() -> Any:
-        return materialize_index(table, DEFINITION, base, runner=LocalRunner(1), storage=STORAGE)
+        return materialize_index(RunContext(table, STORAGE, LocalRunner(1)), DEFINITION, base)
 
     for work in (lambda: bindings.publish(table, new_binding), lambda: bindings.drop(table, "ann_e"), index):
         with pytest.raises(
@@ -158,7 +158,7 @@ def test_an_index_run_whose_catalog_does_not_answer_reports_that(table: Table, t
     database.write_bytes(b"this is no database at all" * 100)
     assert head is not None
     with pytest.raises(CatalogUnavailableError, match="catalog 'test' does not answer"):
-        materialize_index(table, DEFINITION, head, runner=LocalRunner(1), storage=STORAGE)
+        materialize_index(RunContext(table, STORAGE, LocalRunner(1)), DEFINITION, head)
     table.catalog.close()
     for path, where in hidden.items():
         where.rename(path)
@@ -208,8 +208,8 @@ def test_a_snapshot_whose_manifests_are_lost_is_named(table: Table, content: byt
         lambda: reader.search(queries(1), 3, where="id < 50"),
         lambda: open_index(table, DEFINITION, storage=STORAGE),
         lambda: exact_search(table, "embedding", Metric.L2, queries(1), storage=STORAGE),
-        lambda: materialize_index(table, DEFINITION, head, runner=LocalRunner(1), storage=STORAGE),
-        lambda: materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE),
+        lambda: materialize_index(RunContext(table, STORAGE, LocalRunner(1)), DEFINITION, head),
+        lambda: count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), head).publish(),
     ):
         with pytest.raises(ManifestError, match=f"the manifests of snapshot {head} cannot be read"):
             work()
@@ -276,9 +276,9 @@ def test_a_manifest_list_that_was_cut_behind_its_header_is_not_that_of_an_empty_
     for work in (
         lambda: live_files(table, SnapshotId(snapshot.snapshot_id)),
         lambda: reader.search(queries(1), 3, where="id < 50"),
-        lambda: materialize_theta_sketches(
-            table, SnapshotId(snapshot.snapshot_id), runner=LocalRunner(1), storage=STORAGE
-        ),
+        lambda: count_theta_sketches(
+            RunContext(table, STORAGE, LocalRunner(1)), SnapshotId(snapshot.snapshot_id)
+        ).publish(),
     ):
         with pytest.raises(ManifestError, match="has no manifests, and the snapshot counts 1 data files"):
             work()
@@ -313,7 +313,7 @@ def test_a_list_that_is_wrong_about_a_whole_manifest_is_no_error(
 
 def test_sketches_are_counted_where_the_manifests_of_an_ancestor_are_lost(table: Table) -> None:
     ancestor = table.refresh().current_snapshot() or pytest.fail("gone")
-    materialize_theta_sketches(table, ancestor.snapshot_id, runner=LocalRunner(1), storage=STORAGE)
+    count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), ancestor.snapshot_id).publish()
     for name in [name for name in table.refresh().metadata.refs if name != "main"]:
         table.manage_snapshots().remove_tag(name).commit()
     derived = [item.snapshot_id for item in table.metadata.snapshots if item.snapshot_id != ancestor.snapshot_id]
@@ -321,5 +321,5 @@ def test_sketches_are_counted_where_the_manifests_of_an_ancestor_are_lost(table:
     table.append(make_rows(100, 150))
     lose(ancestor.manifest_list, None)
     head = table.refresh().metadata.current_snapshot_id
-    report = materialize_theta_sketches(table, SnapshotId(head or 0), runner=LocalRunner(1), storage=STORAGE)
+    report = count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), SnapshotId(head or 0)).publish()
     assert report.ndv["id"] == 150

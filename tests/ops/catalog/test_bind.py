@@ -28,8 +28,8 @@ from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.table.blob_kind import LASTING_MS
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots, is_derived, resolve_snapshot
 from icepuffin.ops.table.summaries import summary_of
-from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import materialize_theta_sketches
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta import count_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.bindings import binding
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -99,7 +99,7 @@ def test_the_index_tag_names_the_rows_that_it_keeps_after_its_snapshot_has_expir
     assert result.snapshot_id == version.index_snapshot_id
     assert len(table.scan(snapshot_id=result.snapshot_id).to_arrow()) == 10
     with pytest.raises(UnknownSnapshotError, match="is icepuffin's own, for data snapshot"):
-        plan_version(table, DEFINITION, result.snapshot_id, storage=STORAGE)
+        plan_version(RunContext(table, STORAGE), DEFINITION, result.snapshot_id)
 
 
 def test_one_of_two_refreshers_loses(table: Table) -> None:
@@ -506,7 +506,7 @@ def test_a_ref_of_the_owners_is_not_taken_for_ours(table: Table, kind: SnapshotR
         TagTakenError,
         match=rf"db\.t has a {kind.value} '{name}' that icepuffin did not make, .* give the index another name",
     ) as caught:
-        plan_version(table, DEFINITION, target, storage=STORAGE)
+        plan_version(RunContext(table, STORAGE), DEFINITION, target)
     assert not caught.value.retryable
     with pytest.raises(TagTakenError):
         bindings.publish(table, replace(binding(table, tag=name, expected=second), base_snapshot_id=target))
@@ -624,7 +624,7 @@ def test_sketches_leave_a_branch_of_the_owners_alone(table: Table) -> None:
     table.manage_snapshots().create_branch(head, "theta_sketches").commit()
     before = table.metadata_location
     with pytest.raises(TagTakenError, match="a branch 'theta_sketches'"):
-        materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE)
+        count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), head).publish()
     assert table.refresh().metadata_location == before
 
 
@@ -633,12 +633,12 @@ def test_tags_without_an_age_are_mended_by(mend: str, table: Table) -> None:
     create_index(table, DEFINITION)
     index_head(table)
     head = data_snapshots(table.refresh())[0].snapshot_id
-    materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE)
+    count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), head).publish()
     for name in ("ann_e", "theta_sketches"):
         set_ref(table, name, table.refresh().metadata.refs[name].snapshot_id, SnapshotRefType.TAG)
     if mend == "refresh":
         assert index_head(table).action is Action.REUSED
-        assert materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE).outcome == "current"
+        assert count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), head).publish().outcome == "current"
     else:
         collect_table_garbage(table, storage=STORAGE, retentions={}, default=RetentionPolicy(), grace_hours=24)
     refs = table.refresh().metadata.refs

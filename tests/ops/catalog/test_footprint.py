@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import materialize_theta_sketches
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta import count_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import index_head
 
@@ -28,7 +28,7 @@ def test_a_refresh_takes_these_commits_and_bytes(table_factory: Callable[..., Ta
 
     def sketch_head() -> None:
         head = table.metadata.current_snapshot_id or 0
-        materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE)
+        count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), head).publish()
 
     for first in (0, 60):
         *append, appended = growth(lambda: table.append(make_rows(first, first + 60)))  # noqa: B023

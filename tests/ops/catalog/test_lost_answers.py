@@ -25,7 +25,7 @@ from icepuffin.ops.index import collect_garbage, materialize_index
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.blob_kind import pack_tag
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.bindings import binding, register_statistics
@@ -399,9 +399,9 @@ def test_an_index_run_with_an_unknown_end_keeps_its_file_and_the_next_run_finds_
     assert head is not None
     line.steps = iter([line.request_is_late] * 4)
     with pytest.raises(UnknownOutcomeError):
-        materialize_index(table, DEFINITION, head, runner=LocalRunner(1), storage=STORAGE)
+        materialize_index(RunContext(table, STORAGE, LocalRunner(1)), DEFINITION, head)
     line.late[0]()
-    report = materialize_index(table, DEFINITION, head, runner=LocalRunner(1), storage=STORAGE)
+    report = materialize_index(RunContext(table, STORAGE, LocalRunner(1)), DEFINITION, head)
     assert report.action.value == "reused"
 
 

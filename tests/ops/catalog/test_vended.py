@@ -29,7 +29,7 @@ from icepuffin.ops.search import exact_search, open_index
 from icepuffin.ops.storage import AccessError, StorageError, credentials, open_storage, principal
 from icepuffin.ops.storage.credentials import RemoteSigningError
 from icepuffin.ops.storage.s3_options import s3_options
-from icepuffin.ops.tasks.task_runner import LocalRunner, Progress
+from icepuffin.ops.tasks.task_runner import LocalRunner, Progress, RunContext
 from tests.conftest import make_rows, queries
 from tests.ops.catalog.vended_tables import connected, new_table
 from tests.ops.index.comparison import DEFINITION
@@ -56,7 +56,7 @@ def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 def build(table: Table, runner: Any = None) -> IndexReport:
     head = table.metadata.current_snapshot_id or 0
     runner = runner or LocalRunner()
-    report = materialize_index(table, DEFINITION, head, runner=runner, storage=storage_of(table))
+    report = materialize_index(RunContext(table, storage_of(table), runner), DEFINITION, head)
     table.refresh()
     return report
 

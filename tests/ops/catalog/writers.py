@@ -10,8 +10,8 @@ from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
 from icepuffin.ops.binding.derived_snapshots import last_number
-from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import materialize_theta_sketches
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta import count_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import index_head
 
@@ -32,7 +32,7 @@ def refresh(table: Table) -> None:
     index_head(table)
     head = table.refresh().metadata.current_snapshot_id
     assert head is not None
-    materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE)
+    count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), head).publish()
 
 
 def assert_numbers(table: Table) -> None:

@@ -78,7 +78,7 @@ from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks import attribute_task as reading
 from icepuffin.ops.tasks.attribute_task import ColumnsOfFile
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.attributes_blob import (
     AttributeEntry,
@@ -541,7 +541,7 @@ def test_damaged_values_are_not_used(table: Table) -> None:
     own, scanned, how = both_ways(table, SECTIONS, "id >= 600")
     assert own == scanned
     assert "they cannot be read" in how
-    assert "CRC-32" in check_integrity(table, version.bound, STORAGE).faults[0]
+    assert "CRC-32" in check_integrity(RunContext(table, STORAGE), version.bound).faults[0]
     table.append(make_rows(900, 950))
     build_version(table, SECTIONS)
     assert both_ways(table, SECTIONS, "id >= 600")[2] == "by the index's values of id"
@@ -565,14 +565,14 @@ def test_values_of_other_rows_are_a_fault_that_a_verified_refresh_mends(
     with pytest.raises(AssertionError, match="of a search through the graph"):
         both_ways(table, SECTIONS, "section = 'section 3'")
     version = index_versions(table.refresh(), "s")[-1]
-    faults = check_integrity(table, version, STORAGE).faults
+    faults = check_integrity(RunContext(table, STORAGE), version).faults
     assert len(faults) == len(live_files(table, version.base_snapshot_id).files)
     assert all("the values of column 3 for conditions are others" in fault for fault in faults)
-    materialize_index(table, SECTIONS, version.base_snapshot_id, runner=LocalRunner(1), storage=STORAGE, verify=True)
+    materialize_index(RunContext(table, STORAGE, LocalRunner(1)), SECTIONS, version.base_snapshot_id, verify=True)
     own, scanned, how = both_ways(table, SECTIONS, "section = 'section 3'")
     assert own == scanned
     assert how == "by the index's values of section"
-    assert check_integrity(table, index_versions(table, "s")[-1], STORAGE).faults == ()
+    assert check_integrity(RunContext(table, STORAGE), index_versions(table, "s")[-1]).faults == ()
 
 
 def reversed_codes(entry: AttributeEntry) -> AttributeEntry:
@@ -597,7 +597,7 @@ def test_values_in_another_order_of_the_distinct_ones_are_no_fault(
     build_version(table, SECTIONS)
     monkeypatch.undo()
     version = index_versions(table.refresh(), "s")[-1]
-    assert check_integrity(table, version, STORAGE).faults == ()
+    assert check_integrity(RunContext(table, STORAGE), version).faults == ()
 
 
 def test_a_column_of_no_type_yet_is_not_kept(table: Table) -> None:
@@ -606,14 +606,14 @@ def test_a_column_of_no_type_yet_is_not_kept(table: Table) -> None:
     definition = replace(SECTIONS, filters=("section", "later"), filter_ids=(3, 6))
     with pytest.raises(DefinitionError, match="filters names 'later', which is unknown; only columns of plain values"):
         resolve_columns(replace(definition, filter_ids=None), "filters", schema, "t")
-    plan = plan_version(table, definition, SnapshotId(table.metadata.current_snapshot_id or 0), storage=STORAGE)
+    plan = plan_version(RunContext(table, STORAGE), definition, SnapshotId(table.metadata.current_snapshot_id or 0))
     plan = replace(plan, column_schema=schema)
     assert plan.filter_ids == (3,)
     slots = [
         CoveredFile(relative_to(file.path, plan.live.location), file.record_count, 0, bytes(32), present=True)
         for file in plan.live.files
     ]
-    (blob,) = attributes.attribute_blobs(plan, slots, storage=STORAGE, runner=LocalRunner(1))
+    (blob,) = attributes.attribute_blobs(RunContext(table, STORAGE, LocalRunner(1)), plan, slots)
     assert blob.field_id == 3
 
 

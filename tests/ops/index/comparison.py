@@ -9,7 +9,7 @@ from icepuffin.ops.index import IndexDefinition, IndexReport, materialize_index
 from icepuffin.ops.model import ObjectRange, StorageConfig, StoredShard
 from icepuffin.ops.search import SearchResult, exact_search, open_index
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from tests.conftest import STORAGE, queries
 
 DEFINITION = IndexDefinition(
@@ -21,7 +21,7 @@ def index_head(table: Table, definition: IndexDefinition = DEFINITION, threads: 
     table.refresh()
     head = table.metadata.current_snapshot_id
     assert head is not None
-    return materialize_index(table, definition, head, runner=LocalRunner(threads), storage=STORAGE)
+    return materialize_index(RunContext(table, STORAGE, LocalRunner(threads)), definition, head)
 
 
 def vector_place(shard: StoredShard, node: int) -> ObjectRange:

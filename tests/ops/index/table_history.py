@@ -36,7 +36,7 @@ from icepuffin.ops.shards import vector_runs
 from icepuffin.ops.table.blob_kind import SIDE_TAG_AGE_MS
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import data_snapshots
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import open_lake
@@ -359,7 +359,7 @@ class TableHistory(RuleBasedStateMachine):
         with pytest.MonkeyPatch.context() as patch, contextlib.suppress(DriverLostError):
             patch.setattr(refresh, "SMALL_WORK", 0)  # small work does not come to a runner
             patch.setattr(dead_nodes, "NODES_AT_ONCE", 0)
-            materialize_index(self.table, self.definition, head, runner=dying, storage=STORAGE)
+            materialize_index(RunContext(self.table, STORAGE, dying), self.definition, head)
         self.table.refresh()
         COUNTS["driver lost" if dying.died else "driver not lost"] += 1
         if expired:
@@ -386,10 +386,10 @@ class TableHistory(RuleBasedStateMachine):
             patch.setattr(refresh, "SMALL_WORK", 0)
             patch.setattr(dead_nodes, "NODES_AT_ONCE", 0)
             try:
-                materialize_index(other, self.definition, head, runner=rival, storage=STORAGE)
+                materialize_index(RunContext(other, STORAGE, rival), self.definition, head)
             except LostRaceError:
                 COUNTS["races lost"] += 1
-                materialize_index(other.refresh(), self.definition, head, runner=rival, storage=STORAGE)
+                materialize_index(RunContext(other.refresh(), STORAGE, rival), self.definition, head)
         self.table.refresh()
         COUNTS[f"beside a refresh: {act}" if rival.acted else "nothing beside a refresh"] += 1
         self._answers(head).compare()
@@ -466,7 +466,7 @@ class TableHistory(RuleBasedStateMachine):
         snapshot = self.table.refresh().snapshot_by_id(snapshot_id)
         assert snapshot is not None
         bounds = refresh_bounds(self.table, self.definition, snapshot)
-        report = materialize_index(self.table, self.definition, snapshot_id, runner=LocalRunner(1), storage=STORAGE)
+        report = materialize_index(RunContext(self.table, STORAGE, LocalRunner(1)), self.definition, snapshot_id)
         if bounds is not None:
             self._require_within(bounds, report)
         COUNTS[f"index: {report.action}"] += 1
@@ -485,7 +485,7 @@ class TableHistory(RuleBasedStateMachine):
             answers.require_attributes()
             answers.require_included()
             made = [item for item in index_versions(self.table, "e") if item.base_snapshot_id == snapshot_id]
-            assert check_integrity(self.table, made[-1], STORAGE).faults == ()
+            assert check_integrity(RunContext(self.table, STORAGE), made[-1]).faults == ()
 
     def _require_within(self, bounds: RefreshBounds, report: IndexReport) -> None:
         """The run did no more than its tags had room for."""

@@ -20,6 +20,7 @@ from icepuffin.ops.search import IndexReader, open_index
 from icepuffin.ops.search.overview import overview
 from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.types import BlobType
@@ -74,7 +75,7 @@ def assert_right(table: Table) -> None:
     _, recall = answer_with_recall(table)
     assert recall >= 0.96
     version = newest(table)
-    assert check_integrity(table, version.bound, STORAGE).faults == ()
+    assert check_integrity(RunContext(table, STORAGE), version.bound).faults == ()
     assert_every_row_is_at_its_address(table, open_index(table, DEFINITION, storage=STORAGE))
 
 
@@ -185,7 +186,7 @@ def test_damaged_addresses_are_noticed_and_never_answered_by(table: Table) -> No
     version = newest(table)
     assert version.shards[1].addresses is not None
     flip_a_bit(version.shards[1].addresses.blob)
-    assert "shard 1" in check_integrity(table, version.bound, STORAGE).faults[0]
+    assert "shard 1" in check_integrity(RunContext(table, STORAGE), version.bound).faults[0]
     result = open_index(table, DEFINITION, storage=STORAGE).search(make_rows(0, 1)["embedding"][0].as_py(), 1)
     assert result.rows["id"][0].as_py() == 0
     append_position_deletes(table, {next(iter(table.scan().plan_files())).file.file_path: np.array([5])})

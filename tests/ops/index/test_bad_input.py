@@ -14,7 +14,7 @@ from icepuffin.ops.index import Action, DefinitionError, materialize_index
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import UnknownSnapshotError
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
 
@@ -24,7 +24,7 @@ TableFactory = Callable[..., Table]
 def test_a_table_without_snapshots_has_none_to_index(table_factory: TableFactory) -> None:
     table = table_factory()
     with pytest.raises(UnknownSnapshotError):
-        materialize_index(table, DEFINITION, 1, runner=LocalRunner(1), storage=STORAGE)
+        materialize_index(RunContext(table, STORAGE, LocalRunner(1)), DEFINITION, 1)
 
 
 def test_codes_of_four_bits_need_an_even_number_of_dimensions(table_factory: TableFactory) -> None:

@@ -33,7 +33,7 @@ from icepuffin.ops.table import equality_deletes, row_deletes
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks import enclosure
 from icepuffin.ops.tasks.file_balls import MAX_BALLS
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs import centroid_blob
 from icepuffin.puffin.errors import BadBlobError
@@ -63,7 +63,7 @@ def require_exact(table: Table, definition: IndexDefinition = BALLS) -> Coverage
     assert result.rows.equals(exact.search(query_vectors, 7, columns=["id"]).rows)
     version = tagged_version(table, definition.name)
     assert version is not None
-    assert check_integrity(table, version, STORAGE).faults == ()
+    assert check_integrity(RunContext(table, STORAGE), version).faults == ()
     return result.coverage
 
 
@@ -89,8 +89,8 @@ def test_a_refresh_reads_the_files_with_other_rows_alone(table: Table) -> None:
     append_position_deletes(table, {oldest.path: np.arange(30)})
     table.append(clustered(400, 50, CENTERS[4].tolist()))
     table.delete("id >= 300 and id < 400")
-    plan = plan_version(table, BALLS, table.refresh().metadata.current_snapshot_id or 0, storage=STORAGE)
-    expected = index_estimate.estimate(table, plan, storage=STORAGE, runner=LocalRunner(1))
+    plan = plan_version(RunContext(table, STORAGE), BALLS, table.refresh().metadata.current_snapshot_id or 0)
+    expected = index_estimate.estimate(RunContext(table, STORAGE, LocalRunner(1)), plan)
     report = index_head(table, BALLS)
     assert (before.rows, report.action, report.rows) == (400, Action.REFRESHED, 320)
     assert report.inserted == expected.inserted == 70 + 50
@@ -101,7 +101,7 @@ def test_a_refresh_reads_the_files_with_other_rows_alone(table: Table) -> None:
     assert report.gone == 400 + 120 - 320
     assert require_exact(table) is Coverage.EXACT_VERSION
     assert index_head(table, BALLS).action is Action.REUSED
-    assert rebuild_tombstoned_shards(table, BALLS, runner=LocalRunner(1), storage=STORAGE) is None
+    assert rebuild_tombstoned_shards(RunContext(table, STORAGE, LocalRunner(1)), BALLS) is None
 
 
 @pytest.mark.parametrize("dims", [DIMS, DIMS + 1])
@@ -240,7 +240,7 @@ def test_a_row_outside_of_its_balls_is_published_by_nobody(table: Table, monkeyp
     index_head(table, BALLS)
     version = tagged_version(table, "b")
     assert version is not None
-    faults = check_integrity(table, version, STORAGE).faults
+    faults = check_integrity(RunContext(table, STORAGE), version).faults
     assert len(faults) == 4
     assert "rows lie in none of its balls" in faults[0]
 
@@ -252,7 +252,7 @@ def test_a_file_without_a_ball_is_a_fault_where_balls_are_all_there_is(
     index_head(table, BALLS)
     version = tagged_version(table, "b")
     assert version is not None
-    faults = check_integrity(table, version, STORAGE).faults
+    faults = check_integrity(RunContext(table, STORAGE), version).faults
     assert ["100 of 100 rows lie in none of its balls" in fault for fault in faults] == [True] * 4
 
 
@@ -267,7 +267,7 @@ def test_rows_that_the_file_table_does_not_count_are_a_fault(table: Table, monke
     index_head(table, BALLS)
     version = tagged_version(table, "b")
     assert version is not None
-    faults = check_integrity(table, version, STORAGE).faults
+    faults = check_integrity(RunContext(table, STORAGE), version).faults
     assert "100 live rows have a vector, the routing blob says 99" in faults[0]
 
 
@@ -381,12 +381,12 @@ def test_a_file_without_balls_or_with_those_of_another_metric_has_a_fault(
     index_head(table, BALLS)
     version = tagged_version(table, "b")
     assert version is not None
-    assert "the centroid blob has metric 1, the index 0" in check_integrity(table, version, STORAGE).faults
+    assert "the centroid blob has metric 1, the index 0" in check_integrity(RunContext(table, STORAGE), version).faults
     result = open_index(table, BALLS, storage=STORAGE).search(np.asarray(CENTERS[1], np.float32), 5)
     assert "no file is pruned" in result.warnings[0]
     file = Path(version.puffin_path.removeprefix("file://"))
     file.write_bytes(file.read_bytes().replace(b"flockdb-ann-centroid-v1", b"flockdb-ann-centroid-v9"))
-    assert "no centroid blob" in check_integrity(table, version, STORAGE).faults[0]
+    assert "no centroid blob" in check_integrity(RunContext(table, STORAGE), version).faults[0]
 
 
 def test_a_metric_that_there_is_not_is_refused() -> None:

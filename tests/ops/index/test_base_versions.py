@@ -11,7 +11,7 @@ from icepuffin.ops.index import IndexReport, materialize_index
 from icepuffin.ops.index.planning import version_plan
 from icepuffin.ops.search import opening
 from icepuffin.ops.table.snapshots import data_snapshots
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 
@@ -33,7 +33,7 @@ def head(table: Table) -> int:
 
 
 def index_snapshot(table: Table, snapshot_id: int) -> IndexReport:
-    return materialize_index(table.refresh(), DEFINITION, snapshot_id, runner=LocalRunner(1), storage=STORAGE)
+    return materialize_index(RunContext(table.refresh(), STORAGE, LocalRunner(1)), DEFINITION, snapshot_id)
 
 
 def index_a_branch(table: Table, head: int) -> None:

@@ -34,6 +34,7 @@ from icepuffin.ops.process.large_arrays import NoRoomError
 from icepuffin.ops.rows.vector_column import VectorColumnError
 from icepuffin.ops.search import Coverage, exact_search, open_index
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -356,9 +357,9 @@ def test_above_the_limit_a_layout_stays_and_below_it_bounds_foresee_the_build(ta
     table.append(make_rows(ROWS, ROWS + 10))
     head = table.refresh().metadata.snapshot_by_id(table.metadata.current_snapshot_id or 0)
     assert head is not None
-    assert plan_version(table, limited, SnapshotId(head.snapshot_id), storage=STORAGE).action is Action.REFRESHED
+    assert plan_version(RunContext(table, STORAGE), limited, SnapshotId(head.snapshot_id)).action is Action.REFRESHED
     assert refresh_bounds(table, limited, head) is not None
-    plan = plan_version(table, EIGHT, SnapshotId(head.snapshot_id), storage=STORAGE)
+    plan = plan_version(RunContext(table, STORAGE), EIGHT, SnapshotId(head.snapshot_id))
     assert plan.action is Action.REFRESHED, "which finds the fault, and builds"
     assert refresh_bounds(table, EIGHT, head) is None
 

@@ -15,7 +15,7 @@ from icepuffin.ops.index.versions.version_format import FORMAT_VERSION
 from icepuffin.ops.model import Action
 from icepuffin.ops.search import open_index
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -66,9 +66,9 @@ def head(table: Table) -> int:
 
 
 def test_what_is_to_be_read_does_not_depend_on_snapshots_that_may_expire(table: Table) -> None:
-    before = plan_version(table, DEFINITION, head(table), storage=STORAGE)
+    before = plan_version(RunContext(table, STORAGE), DEFINITION, head(table))
     expire_the_indexed_snapshot(table)
-    after = plan_version(table, DEFINITION, head(table), storage=STORAGE)
+    after = plan_version(RunContext(table, STORAGE), DEFINITION, head(table))
     assert before.base is not None
     assert table.snapshot_by_id(before.base.bound.base_snapshot_id) is None
     assert (len(after.added), after.build_id) == (NEW, before.build_id)
@@ -84,7 +84,7 @@ def test_a_retry_that_decides_otherwise_takes_nothing_of_the_first_attempt(
         monkeypatch.setattr(plan_module, "_build_id", lambda _: f"{FORMAT_VERSION}-{'ab' * 16}")
     with pytest.raises(DriverLostError):
         refreshed(table, DyingRunner(stage, after_all=True))
-    first = plan_version(table, DEFINITION, head(table), storage=STORAGE)
+    first = plan_version(RunContext(table, STORAGE), DEFINITION, head(table))
 
     def read_again(*arguments: object) -> Changes:
         """As if rows might have come back in every file of which the deletes have changed."""
@@ -98,7 +98,7 @@ def test_a_retry_that_decides_otherwise_takes_nothing_of_the_first_attempt(
         return replace(result, added=added, emptied_slots=tuple(slots), deleted={})
 
     monkeypatch.setattr(plan_module, "find_changes", read_again)
-    second = plan_version(table, DEFINITION, head(table), storage=STORAGE)
+    second = plan_version(RunContext(table, STORAGE), DEFINITION, head(table))
     assert len(second.added) == NEW + 1
     refreshed(table, LocalRunner(1))
     assert wrong_answers(table) == 0
@@ -106,7 +106,7 @@ def test_a_retry_that_decides_otherwise_takes_nothing_of_the_first_attempt(
 
 
 def test_no_two_plans_that_decide_otherwise_have_one_build_id(table: Table) -> None:
-    plan = plan_version(table, DEFINITION, head(table), storage=STORAGE)
+    plan = plan_version(RunContext(table, STORAGE), DEFINITION, head(table))
     base, live, changes = plan.base, plan.live, plan.changes
     assert base is not None
     (slot, rows), *_ = changes.deleted.items()

@@ -39,7 +39,7 @@ from icepuffin.ops.search.overview import overview
 from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage import Storage, relative_to
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs import attributes_blob, centroid_blob, included_columns_blob, routing_blob, shard_header
 from icepuffin.puffin.blobs.shard_header import Section
@@ -125,7 +125,7 @@ def test_a_version_that_this_release_cannot_read_is_ignored(
     assert (found.coverage, recall) == (Coverage.NEAREST_VERSION_AND_TAIL, 1.0)
     assert "of_tomorrow" in found.warnings[0]
     newest = tagged_version(table.refresh(), "e") or pytest.fail("gone")
-    checked = check_integrity(table, newest, STORAGE)
+    checked = check_integrity(RunContext(table, STORAGE), newest)
     (fault,) = checked.faults
     assert "not an index definition of this release: a later one wrote it, with of_tomorrow" in fault
     assert checked.from_later_release
@@ -175,7 +175,7 @@ def test_verify_finds_a_copy_of_a_row_with_another_vector(
     table.append(pa.concat_tables([rows, rows.slice(0, 100)]))
     definition = replace(DEFINITION, vectors=vectors, shards=1)
     index_head(table, definition)
-    assert not check_integrity(table.refresh(), index_versions(table, "e")[-1], STORAGE).faults
+    assert not check_integrity(RunContext(table.refresh(), STORAGE), index_versions(table, "e")[-1]).faults
     true = bulk_build.find_duplicates
 
     def with_a_wrong_one(vectors: np.ndarray, *, first: int) -> Copies:
@@ -185,7 +185,7 @@ def test_verify_finds_a_copy_of_a_row_with_another_vector(
 
     monkeypatch.setattr(bulk_build, "find_duplicates", with_a_wrong_one)
     index_head(table, replace(definition, seed=1))
-    (fault,) = check_integrity(table.refresh(), index_versions(table, "e")[-1], STORAGE).faults
+    (fault,) = check_integrity(RunContext(table.refresh(), STORAGE), index_versions(table, "e")[-1]).faults
     assert re.search(r"node \d+ is a copy of node \d+, which has another vector", fault)
 
 
@@ -195,7 +195,7 @@ def test_blobs_of_a_later_format_are_reported_as_later_and_not_as_damaged(
 ) -> None:
     newest = tagged_version(table, "e") or pytest.fail("gone")
     monkeypatch.setattr(blob, "VERSION", 0)
-    checked = check_integrity(table, newest, STORAGE)
+    checked = check_integrity(RunContext(table, STORAGE), newest)
     assert checked.from_later_release
     assert re.search(r"blob of version \d: a later release wrote it", checked.faults[0])
 
@@ -215,7 +215,7 @@ def test_a_file_with_the_communitys_names_of_blob_types_is_read_and_verified(tab
     file.write_bytes(data)
     result, recall = answer_with_recall(table)
     assert (result.coverage, recall >= 0.96) == (Coverage.EXACT_VERSION, True)
-    report = check_integrity(table, index_versions(table, "e")[-1], STORAGE)
+    report = check_integrity(RunContext(table, STORAGE), index_versions(table, "e")[-1])
     assert report.faults == ()
     assert report.rows == 600
 
@@ -278,13 +278,13 @@ def test_values_beyond_the_files_and_packs_of_a_version_are_not_read(
 
 def verified(table: Table) -> IndexReport:
     head = table.refresh().metadata.current_snapshot_id or 0
-    return materialize_index(table, DEFINITION, head, runner=LocalRunner(1), storage=STORAGE, verify=True)
+    return materialize_index(RunContext(table, STORAGE, LocalRunner(1)), DEFINITION, head, verify=True)
 
 
 def faults(table: Table) -> tuple[str, ...]:
     version = tagged_version(table.refresh(), "e")
     assert version is not None
-    return check_integrity(table, version, STORAGE).faults
+    return check_integrity(RunContext(table, STORAGE), version).faults
 
 
 @pytest.mark.parametrize("key", ["snapshot-id", "sequence-number"])
@@ -398,7 +398,7 @@ def test_rows_of_all_shards_are_taken_from_a_data_file_at_once(table: Table, mon
         return take(storage, file, *rest)
 
     monkeypatch.setattr(node_sample, "take_rows", counted)
-    report = check_integrity(table, version, STORAGE)
+    report = check_integrity(RunContext(table, STORAGE), version)
     assert (report.faults, report.shards) == ((), DEFINITION.shards)
     assert set(reads_by_file.values()) == {1}
     assert len(reads_by_file) == 2

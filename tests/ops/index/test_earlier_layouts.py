@@ -20,6 +20,7 @@ from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.search import Coverage, IndexUnavailableError, StalePolicy, open_index
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.puffin.blobs import (
     addresses_blob,
     attributes_blob,
@@ -79,15 +80,15 @@ def test_the_next_refresh_builds_anew_and_says_why(table: Table, appended: int) 
 
 def test_a_run_takes_nothing_that_was_staged_for_another_layout(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     head = table.metadata.current_snapshot_id or 0
-    now = plan_version(table, DEFINITION, head, storage=STORAGE).build_id
-    assert plan_version(table, DEFINITION, head, storage=STORAGE).build_id == now
+    now = plan_version(RunContext(table, STORAGE), DEFINITION, head).build_id
+    assert plan_version(RunContext(table, STORAGE), DEFINITION, head).build_id == now
     monkeypatch.setattr(version_format, "FORMAT_VERSION", version_format.FORMAT_VERSION - 1)
-    assert plan_version(table, DEFINITION, head, storage=STORAGE).build_id != now
+    assert plan_version(RunContext(table, STORAGE), DEFINITION, head).build_id != now
 
 
 def test_the_check_of_integrity_names_the_refresh(table: Table) -> None:
     version = tagged_version(table, "e") or pytest.fail("gone")
-    checked = check_integrity(table, version, STORAGE)
+    checked = check_integrity(RunContext(table, STORAGE), version)
     assert "its layout was given up" in checked.faults[0]
     assert "icepuffin refresh db.t --index e" in remedy("db.t", "e", version, checked)
 

@@ -11,8 +11,8 @@ from icepuffin.ops.errors import TableFaultError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search import exact_search, open_exact, open_index
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import materialize_theta_sketches
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta import count_theta_sketches
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -99,9 +99,9 @@ def test_sketches_of_entries_with_different_deletes_are_refused(table: Table) ->
     """One sketch per path counts the rows of one entry."""
     list_again(table)
     head = SnapshotId(table.metadata.current_snapshot_id or 0)
-    assert materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE).ndv["id"] == 200
+    assert count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), head).publish().ndv["id"] == 200
     append_position_deletes(table, {live_files(table, head).files[0].path: np.arange(10)})
     list_again(table, rows=380)
     head = SnapshotId(table.metadata.current_snapshot_id or 0)
     with pytest.raises(TableFaultError, match=r"listed twice in a snapshot, and deletes apply"):
-        materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE)
+        count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), head).publish()

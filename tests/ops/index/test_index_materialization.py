@@ -24,15 +24,13 @@ from icepuffin.ops.index import (
     rebuild_tombstoned_shards,
 )
 from icepuffin.ops.index.versions.version_reader import open_version
-from icepuffin.ops.resources import Engine
 from icepuffin.ops.rows.vector_column import VectorColumnError
-from icepuffin.ops.runs.index_runs import maintain_index
 from icepuffin.ops.search import Coverage, open_index
 from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage, relative_to
 from icepuffin.ops.table.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
@@ -91,7 +89,7 @@ def test_bytes_do_not_depend_on_threads(table_factory: TableFactory, threads: in
     assert head is not None
     contents = []
     for number in (1, threads):
-        report = materialize_index(table, DEFINITION, head, runner=LocalRunner(number), storage=STORAGE)
+        report = materialize_index(RunContext(table, STORAGE, LocalRunner(number)), DEFINITION, head)
         assert report.puffin_path is not None
         store = open_storage(report.puffin_path, STORAGE)
         contents.append(store.read_range(report.puffin_path, 0, store.size(report.puffin_path)))
@@ -223,7 +221,7 @@ def test_a_rollback_moves_only_the_tag(table: Table) -> None:
 def test_old_snapshots_are_indexed_in_any_order_under_their_own_tags(table: Table) -> None:
     history = [entry.snapshot_id for entry in table.metadata.snapshot_log]
     for snapshot in (history[2], history[0], history[1]):
-        materialize_index(table, DEFINITION, snapshot, runner=LocalRunner(1), storage=STORAGE)
+        materialize_index(RunContext(table, STORAGE, LocalRunner(1)), DEFINITION, snapshot)
     for snapshot, rows in zip(history, (300, 600, 900), strict=True):
         found, recall = answer_with_recall(table, snapshot)
         assert found.coverage is Coverage.EXACT_VERSION
@@ -358,7 +356,7 @@ def test_a_name_that_is_no_tag_name_is_refused(name: str) -> None:
 
 def test_maintenance_does_nothing_without_shards_full_of_tombstones(table: Table) -> None:
     index_head(table)
-    assert rebuild_tombstoned_shards(table, DEFINITION, runner=LocalRunner(1), storage=STORAGE) is None
+    assert rebuild_tombstoned_shards(RunContext(table, STORAGE, LocalRunner(1)), DEFINITION) is None
 
 
 def test_garbage_collection_takes_only_what_nothing_references(table: Table) -> None:
@@ -402,13 +400,11 @@ def test_a_watched_ref_that_does_not_exist_yet_is_no_error(table_factory: TableF
     create_index(table, DEFINITION)
     head = table.refresh().metadata.current_snapshot_id
     assert head is not None
-    work = {"runner": LocalRunner(1), "storage": STORAGE, "watched_ref": "prod"}
-    report = materialize_index(table, DEFINITION, head, **work)
+    work = RunContext(table, STORAGE, LocalRunner(1), ref="prod")
+    report = materialize_index(work, DEFINITION, head)
     assert report.action is Action.BUILT
     assert set(table.refresh().metadata.refs) == {"main", f"ann_e-{head}"}
-    assert rebuild_tombstoned_shards(table, DEFINITION, **work) is None
-    engine = Engine(spark_conf={}, threads=1, driver_only_rows=1000)
-    assert maintain_index(table, DEFINITION, engine=engine, storage=STORAGE, watched_ref="prod") is None
+    assert rebuild_tombstoned_shards(work, DEFINITION) is None
     table.manage_snapshots().create_branch(head, "prod").commit()
-    assert materialize_index(table, DEFINITION, head, **work).action is Action.RETAGGED
+    assert materialize_index(work, DEFINITION, head).action is Action.RETAGGED
     assert tag_target(table.refresh(), "ann_e") == report.index_snapshot_id

@@ -40,7 +40,7 @@ from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks import base_shard, shard_task
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.rows import VectorRows
-from icepuffin.ops.tasks.task_runner import SHARD_MEMORY_FACTOR, LocalRunner, shard_bytes
+from icepuffin.ops.tasks.task_runner import SHARD_MEMORY_FACTOR, LocalRunner, RunContext, shard_bytes
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.blobs.shard_blob import ShardReader
@@ -135,7 +135,7 @@ def life(table: Table, definition: IndexDefinition) -> list[tuple[str, list[byte
             digest for shard in version.routing.shards for digest in (shard.sha256, *(r.sha256 for r in shard.runs))
         ]
         done.append((f"{report.action} {report.merged} {report.shards_rebuilt}", hashes))
-        assert check_integrity(table, version.bound, STORAGE).faults == ()
+        assert check_integrity(RunContext(table, STORAGE), version.bound).faults == ()
         assert answer_with_recall(table, definition=definition)[1] >= 0.9
     return done
 
@@ -221,14 +221,12 @@ def test_no_room_for_temporary_files_is_no_fault_of_a_version(
     table.append(make_rows(0, 600))
     index_head(table)
     bound = head_version(table, DEFINITION).bound
-    assert check_integrity(table, bound, STORAGE).faults == ()
+    assert check_integrity(RunContext(table, STORAGE), bound).faults == ()
     monkeypatch.setattr(os, "posix_fallocate", no_space)
     with pytest.raises(NoRoomError, match=r"made or checked.*TMPDIR"):
-        check_integrity(table, bound, STORAGE)
+        check_integrity(RunContext(table, STORAGE), bound)
     with pytest.raises(NoRoomError):
-        materialize_index(
-            table, DEFINITION, bound.base_snapshot_id, runner=LocalRunner(1), storage=STORAGE, verify=True
-        )
+        materialize_index(RunContext(table, STORAGE, LocalRunner(1)), DEFINITION, bound.base_snapshot_id, verify=True)
 
 
 def test_vectors_that_no_blob_holds_lie_in_several(
@@ -246,7 +244,7 @@ def test_vectors_that_no_blob_holds_lie_in_several(
         table.refresh().append(make_rows(first, last))
         index_head(table, definition)
         version = head_version(table, definition)
-        assert check_integrity(table, version.bound, STORAGE).faults == ()
+        assert check_integrity(RunContext(table, STORAGE), version.bound).faults == ()
         assert answer_with_recall(table, definition=definition)[1] >= 0.96
         paths = [version.bound.puffin_path, *(pack.path for pack in version.bound.packs)]
         for path in paths:

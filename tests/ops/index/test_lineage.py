@@ -22,7 +22,7 @@ from icepuffin.ops.model import LiveFiles
 from icepuffin.ops.search import open_index
 from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, index_head
 from tests.ops.index.test_refresh_retries import DriverLostError, DyingRunner, own_versions, refreshed, undo
@@ -119,11 +119,11 @@ def test_row_ids_of_removed_files_come_from_the_index_snapshot(table: Table) -> 
     live = version_plan.live_files(table, table.metadata.current_snapshot_id or 0)
     before = changes.live_files(table, opened.bound.index_snapshot_id).files
     opened = replace(opened, bound=replace(opened.bound, base_snapshot_id=1))  # as where it has expired
-    result = changes.find_changes(table, opened, live, STORAGE)
+    result = changes.find_changes(RunContext(table, STORAGE), opened, live)
     assert {file.path for _, file in result.lineage_files} == {file.path for file in before}
     later = live.files[0].file_sequence_number
     again = replace(before[0], file_sequence_number=later, sequence_number=later)
-    result = changes.find_changes(table, opened, replace(live, files=(*live.files, again)), STORAGE)
+    result = changes.find_changes(RunContext(table, STORAGE), opened, replace(live, files=(*live.files, again)))
     assert {file.path for file in result.added} == {live.files[0].path, again.path}
     assert {file.path for _, file in result.lineage_files} == {file.path for file in before[1:]}, (
         "it has other rows now"
@@ -156,18 +156,16 @@ def test_a_vector_that_an_engine_changed_under_its_old_lineage_is_found_and_mend
     assert refreshed(table, LocalRunner(1)).remapped == ROWS
     version = tagged_version(table.refresh(), "e")
     assert version is not None
-    (fault,) = check_integrity(table, version, STORAGE).faults
+    (fault,) = check_integrity(RunContext(table, STORAGE), version).faults
     assert file.path.rpartition("/")[2] in fault
     reports: list[tuple[str, int, int]] = []
-    report = materialize_index(
-        table, DEFINITION, head, runner=LocalRunner(1), storage=STORAGE, verify=True,
-        progress=lambda *step: reports.append(step),
-    )  # fmt: skip
+    run = RunContext(table, STORAGE, LocalRunner(1), progress=lambda *step: reports.append(step))
+    report = materialize_index(run, DEFINITION, head, verify=True)
     assert (report.remapped, report.inserted) == (ROWS - 1, 1)
     assert [step for step in reports if step[0] == "verify"]
     version = tagged_version(table.refresh(), "e")
     assert version is not None
-    found = check_integrity(table, version, STORAGE)
+    found = check_integrity(RunContext(table, STORAGE), version)
     assert (found.faults, found.rows) == ((), ROWS)
     assert answer_with_recall(table)[1] >= 0.96
 
@@ -180,7 +178,7 @@ def test_moved_rows_of_a_file_without_a_ball_have_none_in_the_new_file(
     assert refreshed(table, LocalRunner(1)).remapped == ROWS
     opened = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
     assert list(balls_by_slot(opened, STORAGE).values()) == [[]]
-    assert check_integrity(table, opened.bound, STORAGE).faults == ()
+    assert check_integrity(RunContext(table, STORAGE), opened.bound).faults == ()
 
 
 def test_a_file_of_which_some_rows_have_no_ball_is_never_pruned(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

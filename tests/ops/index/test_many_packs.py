@@ -29,6 +29,7 @@ from icepuffin.ops.index.versions.index_packs import (
 from icepuffin.ops.model import ObjectRange, SnapshotId
 from icepuffin.ops.storage import StorageError, open_storage
 from icepuffin.ops.storage.multipart import S3_LIMITS, plan_parts
+from icepuffin.ops.tasks.task_runner import RunContext
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 
@@ -109,7 +110,7 @@ def assert_right(table: Table) -> None:
     assert answer_with_recall(table)[1] >= 0.96
     version = tagged_version(table.refresh(), "e")
     assert version is not None
-    assert check_integrity(table, version, STORAGE).faults == ()
+    assert check_integrity(RunContext(table, STORAGE), version).faults == ()
 
 
 @pytest.mark.parametrize("table", ["1", "2"], indirect=True)
@@ -217,7 +218,7 @@ def test_no_layout_has_more_shards_than_are_written(table: Table, monkeypatch: p
     monkeypatch.setattr(index_layout, "least_shards", lambda *_: 3)
     head = table.metadata.current_snapshot_id
     assert head is not None
-    plan = plan_version(table, DEFINITION, head, storage=STORAGE)
+    plan = plan_version(RunContext(table, STORAGE), DEFINITION, head)
     with pytest.raises(
         DefinitionError,
         match=r"600 rows of \d+ dimensions take 3 shards at least, .* 2 at most: take a smaller `max_degree`",

@@ -19,6 +19,7 @@ from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.recall_gate import recall_of_nodes, searcher_of
 from icepuffin.ops.tasks.rows import live_nodes
+from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.orchestration.cli.index_view import draw
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows
@@ -73,7 +74,7 @@ def test_where_the_rows_that_were_found_are_deleted_the_recall_of_the_version_fa
     assert built.recall_basis.wide is not None
     assert built.recall_basis.wide > wide + 0.03
     assert masked.recall_basis.wide == (pytest.approx(wide, abs=0.01) if kept == "f32" else None)
-    searched = check_integrity(table, index_versions(table.refresh(), "e")[-1], STORAGE).self_search
+    searched = check_integrity(RunContext(table, STORAGE), index_versions(table.refresh(), "e")[-1]).self_search
     assert searched is not None
     assert searched.recall_low <= masked.recall <= searched.recall_high
 

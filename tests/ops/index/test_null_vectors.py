@@ -13,7 +13,7 @@ from icepuffin.ops.index import Action, create_index, materialize_index
 from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.search import Coverage, open_index
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
@@ -101,7 +101,7 @@ def test_snapshots_from_before_the_column_have_no_version(table_factory: TableFa
     definition = create_index(table, replace(DEFINITION, column="late"))
     table.append(make_rows(10, 40).append_column("late", make_rows(10, 40)["embedding"]))
     assert index_head(table, definition).rows == 30
-    report = materialize_index(table, definition, first, runner=LocalRunner(1), storage=STORAGE)
+    report = materialize_index(RunContext(table, STORAGE, LocalRunner(1)), definition, first)
     assert (report.action, report.reason) == (Action.EMPTY, "the snapshot has no column 'late' yet")
 
 

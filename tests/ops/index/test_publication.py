@@ -20,7 +20,7 @@ from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.steps import RunStep
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.blob_kind import LASTING_MS
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.puffin import PuffinReader
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION
@@ -38,7 +38,7 @@ def table(table_factory: TableFactory) -> Table:
 def materialize(table: Table, definition: IndexDefinition) -> IndexReport:
     own = table.catalog.load_table(table.name())
     head = SnapshotId(own.metadata.current_snapshot_id or 0)
-    return materialize_index(own, definition, head, runner=LocalRunner(1), storage=STORAGE)
+    return materialize_index(RunContext(own, STORAGE, LocalRunner(1)), definition, head)
 
 
 def files_of(table: Table) -> set[str]:

@@ -15,7 +15,7 @@ from icepuffin.ops.index import collect_garbage, create_index, drop_index, mater
 from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.search import open_index
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.puffin.blobs.routing_blob import AddressesEntry
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -39,9 +39,7 @@ def forget_the_index(table: Table) -> None:
 
 
 def index(table: Table, snapshot_id: int) -> str:
-    path = materialize_index(
-        table.refresh(), DEFINITION, snapshot_id, runner=LocalRunner(1), storage=STORAGE
-    ).puffin_path
+    path = materialize_index(RunContext(table.refresh(), STORAGE, LocalRunner(1)), DEFINITION, snapshot_id).puffin_path
     assert path is not None
     return path
 

@@ -32,7 +32,7 @@ from icepuffin.ops.tasks.matching.match_hashes import hash_files, match_rows
 from icepuffin.ops.tasks.relocation import relocate
 from icepuffin.ops.tasks.scatter import scatter
 from icepuffin.ops.tasks.shard_task import make_shard
-from icepuffin.ops.tasks.task_runner import SMALL_WORK, LocalRunner, TaskRunner
+from icepuffin.ops.tasks.task_runner import SMALL_WORK, LocalRunner, RunContext, TaskRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, index_head
@@ -139,7 +139,7 @@ def own_versions(table: Table) -> frozenset[int]:
 def refreshed(table: Table, runner: TaskRunner) -> IndexReport:
     head = table.refresh().metadata.current_snapshot_id
     assert head is not None
-    report = materialize_index(table, DEFINITION, head, runner=runner, storage=STORAGE)
+    report = materialize_index(RunContext(table, STORAGE, runner), DEFINITION, head)
     assert report.action is Action.REFRESHED
     return report
 

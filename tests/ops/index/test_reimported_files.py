@@ -23,7 +23,7 @@ from icepuffin.ops.model import Action
 from icepuffin.ops.search import Coverage, open_exact, open_index, opening
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import data_snapshots
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows, queries, vectors_of
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
@@ -71,7 +71,7 @@ def test_rows_of_the_file_that_is_there_now_are_found_before_a_refresh_and_after
     assert_right(table)
     version = tagged_version(table.refresh(), "e")
     assert version is not None
-    assert not check_integrity(table, version, STORAGE).faults
+    assert not check_integrity(RunContext(table, STORAGE), version).faults
 
 
 def test_a_later_version_does_not_answer_for_what_came_after_it(table: Table, export: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_later_version_does_not_answer_for_what_came_after_it(table: Table, ex
     report = open_index(table.refresh(), DEFINITION, storage=STORAGE).search(queries(1), 1_000, columns=["id"])
     assert sorted(report.rows["id"].to_pylist())[:100] == list(range(200, 300))
     head = table.metadata.current_snapshot_id or 0
-    made = materialize_index(table, DEFINITION, head, runner=LocalRunner(1), storage=STORAGE)
+    made = materialize_index(RunContext(table, STORAGE, LocalRunner(1)), DEFINITION, head)
     assert made.rows == 650
     assert answer_with_recall(table.refresh())[1] >= 0.96
 

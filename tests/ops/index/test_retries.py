@@ -18,7 +18,7 @@ from icepuffin.ops.tasks import shard_task as shard_module
 from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.shard_task import ShardResult, ShardTask, make_shard
 from icepuffin.ops.tasks.staged_blocks import read_blocks
-from icepuffin.ops.tasks.task_runner import LocalRunner, TaskRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext, TaskRunner
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, content
 from tests.ops.index.test_index_materialization import drop_everything
@@ -88,7 +88,7 @@ def table(table_factory: TableFactory) -> Table:
 def build(table: Table, runner: TaskRunner, definition: IndexDefinition = DEFINITION) -> IndexReport:
     head = table.metadata.current_snapshot_id
     assert head is not None
-    return materialize_index(table, definition, head, runner=runner, storage=STORAGE)
+    return materialize_index(RunContext(table, STORAGE, runner), definition, head)
 
 
 @pytest.fixture

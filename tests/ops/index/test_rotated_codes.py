@@ -21,7 +21,7 @@ from icepuffin.ops.search import exact_search, open_index
 from icepuffin.ops.search.measured.tuning_run import tune
 from icepuffin.ops.search.result import explain
 from icepuffin.ops.shards.shard_reader import open_shard
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.puffin.blobs.shard_header import Section
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, ids_by_query, index_head
@@ -64,7 +64,7 @@ def test_an_index_of_codes_answers_without_the_data_files_and_exactly_with_them(
     for query, row, distance in zip(*(ranked.rows[name].to_pylist() for name in ("query", "id", "distance")),
                                     strict=True):  # fmt: skip
         assert distance == pytest.approx(hits.get((query, row), distance), abs=1e-12), "distances are exact"
-    assert check_integrity(table, index_versions(table.refresh(), "e")[-1], STORAGE).faults == ()
+    assert check_integrity(RunContext(table, STORAGE), index_versions(table.refresh(), "e")[-1]).faults == ()
 
 
 def test_only_candidates_whose_interval_reaches_the_kth_are_read(table_factory: TableFactory) -> None:
@@ -100,7 +100,7 @@ def test_the_life_of_an_index_of_codes(table_factory: TableFactory) -> None:
         queries(), 5, where="section = 'section 1'", columns=["section"]
     )
     assert {*result.rows["section"].to_pylist()} <= {"section 1"}
-    assert check_integrity(table, index_versions(table.refresh(), "e")[-1], STORAGE).faults == ()
+    assert check_integrity(RunContext(table, STORAGE), index_versions(table.refresh(), "e")[-1]).faults == ()
 
 
 def test_bytes_do_not_depend_on_threads(table_factory: TableFactory) -> None:

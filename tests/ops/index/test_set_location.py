@@ -15,8 +15,8 @@ from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.storage import path_mover
-from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta import ThetaReport, count_theta_sketches
 from icepuffin.puffin import PuffinWriter
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import answer_with_recall, index_head
@@ -38,7 +38,7 @@ def set_location(table: Table, location: str) -> None:
 def sketch_head(table: Table) -> ThetaReport:
     head = table.refresh().metadata.current_snapshot_id
     assert head is not None
-    return materialize_theta_sketches(table, head, runner=LocalRunner(), storage=STORAGE)
+    return count_theta_sketches(RunContext(table, STORAGE, LocalRunner()), head).publish()
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_a_refresh_takes_over_the_files_of_both_locations_and_counts_each(moved:
     sketches = sketch_head(moved)
     assert (sketches.files_sketched, sketches.ndv["id"]) == (1, 1_020)
     (version,) = (each for each in index_versions(moved.refresh(), "e") if each.tags)
-    assert check_integrity(moved, version, storage=STORAGE).faults == ()
+    assert check_integrity(RunContext(moved, STORAGE), version).faults == ()
 
 
 def test_garbage_collection_deletes_nothing_under_the_first_location(moved: Table, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks import delta_rows, markers, shard_task
 from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.shard_task import ShardTask
+from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.errors import ChecksumError
 from tests.conftest import STORAGE, make_rows
@@ -74,7 +75,7 @@ def require_right(table: Table, definition: IndexDefinition = DEFINITION) -> Non
             assert read(place) == expected.tobytes()
             nodes += 1
     assert nodes == len(table.scan().to_arrow())
-    assert check_integrity(table, version.bound, STORAGE).faults == ()
+    assert check_integrity(RunContext(table, STORAGE), version.bound).faults == ()
     assert answer_with_recall(table, definition=definition)[1] >= 0.96
 
 
@@ -189,7 +190,7 @@ def test_a_dissolved_delta_leaves_out_dead_rows(table: Table) -> None:
     assert sum(place.length for place in taken) == 98 * ROW_BYTES
     rows = table.scan().to_arrow()
     assert len(rows) == 798
-    assert check_integrity(table, head_version(table).bound, STORAGE).faults == ()
+    assert check_integrity(RunContext(table, STORAGE), head_version(table).bound).faults == ()
     assert answer_with_recall(table, definition=definition)[1] >= 0.96
 
 
@@ -245,7 +246,7 @@ def test_other_vectors_than_were_published_are_noticed(table: Table) -> None:
     data = bytearray(path.read_bytes())
     data[place.offset + 9] ^= 1
     path.write_bytes(data)
-    faults = check_integrity(table, version.bound, STORAGE).faults
+    faults = check_integrity(RunContext(table, STORAGE), version.bound).faults
     assert [fault.partition(" at ")[0] for fault in faults] == ["shard 1"]
     assert "do not have the sha256 of the routing blob" in faults[0]
     check_shard(version.shards[0], STORAGE)

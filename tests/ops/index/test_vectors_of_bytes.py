@@ -21,7 +21,7 @@ from icepuffin.ops.rows.vector_column import VectorColumnError
 from icepuffin.ops.search import Coverage, IndexReader, QueryError, open_exact, open_index
 from icepuffin.ops.sql import SqlError, SqlSession
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -109,7 +109,7 @@ def test_answers_are_those_of_the_elements_after_every_change(
     assert_right(table, definition, everything, range(20, 330))
     version = tagged_version(table, definition.name)
     assert version is not None
-    assert check_integrity(table, version, STORAGE).faults == ()
+    assert check_integrity(RunContext(table, STORAGE), version).faults == ()
 
 
 def assert_right(table: Table, definition: IndexDefinition, everything: npt.NDArray[Any], live: range) -> None:

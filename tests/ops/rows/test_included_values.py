@@ -33,7 +33,7 @@ from icepuffin.ops.search.overview import IncludedState, overview
 from icepuffin.ops.storage.local_storage import LocalStorage, to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks import included_task as reading
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.cli.index_view import draw
 from icepuffin.puffin.blobs import included_columns_blob as blobs
 from tests.conftest import STORAGE, make_rows, queries
@@ -51,7 +51,7 @@ def search(table: Table, definition: IndexDefinition, *columns: str, k: int = 20
 
 
 def faults(table: Table, name: str = "s") -> tuple[str, ...]:
-    return check_integrity(table, index_versions(table.refresh(), name)[-1], STORAGE).faults
+    return check_integrity(RunContext(table, STORAGE), index_versions(table.refresh(), name)[-1]).faults
 
 
 def scanned(table: Table, definition: IndexDefinition, *columns: str, k: int = 20) -> SearchResult:
@@ -194,7 +194,7 @@ def test_equal_work_makes_equal_bytes_however_it_is_split(table: Table, monkeypa
     for runner in (LocalRunner(1), Split(1)):
         monkeypatch.setattr(unread_columns, "small_work_runner", lambda own, _: own)
         head = table.refresh().metadata.current_snapshot_id or 0
-        materialize_index(table, NAMES, head, runner=runner, storage=STORAGE)
+        materialize_index(RunContext(table, STORAGE, runner), NAMES, head)
         contents.append(to_path(index_versions(table.refresh(), "s")[-1].puffin_path).read_bytes())
         table.manage_snapshots().remove_tag("ann_s").commit()
         to_path(index_versions(table.refresh(), "s")[-1].puffin_path).unlink()
@@ -204,7 +204,7 @@ def test_equal_work_makes_equal_bytes_however_it_is_split(table: Table, monkeypa
 def test_a_changed_definition_needs_no_new_graph(table: Table) -> None:
     build_version(table, replace(NAMES, include=()))
     head = table.refresh().metadata.current_snapshot_id or 0
-    report = materialize_index(table, NAMES, head, runner=LocalRunner(1), storage=STORAGE)
+    report = materialize_index(RunContext(table, STORAGE, LocalRunner(1)), NAMES, head)
     assert (report.action, report.inserted) == (Action.REFRESHED, 0)
     assert search(table, NAMES, "id", "name").profile.bytes_read["rows"] == 0
     assert build_version(table, NAMES) is Action.REUSED
@@ -319,7 +319,7 @@ def test_damaged_values_are_not_used(table: Table, part: str) -> None:
     assert result.profile.bytes_read["rows"] > 0
     assert faults(table)
     head = table.metadata.current_snapshot_id or 0
-    materialize_index(table, NAMES, head, runner=LocalRunner(1), storage=STORAGE, verify=True)
+    materialize_index(RunContext(table, STORAGE, LocalRunner(1)), NAMES, head, verify=True)
     assert faults(table) == ()
     assert search(table, NAMES, "id", "name").warnings == ()
 

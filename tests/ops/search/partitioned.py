@@ -44,7 +44,7 @@ from icepuffin.ops.index import IndexDefinition, materialize_index
 from icepuffin.ops.model import Action
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
 
@@ -194,4 +194,4 @@ def _part(fields: Sequence[PartitionField], schema: Schema, value: Any) -> Parti
 def build_version(table: Table, definition: IndexDefinition) -> Action:
     """Make the version of the head, in this process."""
     head = table.refresh().metadata.current_snapshot_id or 0
-    return materialize_index(table, definition, head, runner=LocalRunner(1), storage=STORAGE).action
+    return materialize_index(RunContext(table, STORAGE, LocalRunner(1)), definition, head).action

@@ -26,7 +26,7 @@ from icepuffin.ops.search.measured.live_recall import RecallSampler
 from icepuffin.ops.search.pipeline import SearchPipeline
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, STORAGE, make_rows, queries
 from tests.draws import TALLY, amount
@@ -73,7 +73,7 @@ def table(sql_catalog: Catalog) -> Table:
 
 def index(table: Table, definition: IndexDefinition = DEFINITION) -> None:
     head = table.refresh().metadata.current_snapshot_id or 0
-    materialize_index(table, definition, head, runner=LocalRunner(1), storage=STORAGE)
+    materialize_index(RunContext(table, STORAGE, LocalRunner(1)), definition, head)
 
 
 def opened(table: Table, definition: IndexDefinition = DEFINITION, **options: Any) -> IndexReader:

@@ -39,7 +39,7 @@ from icepuffin.ops.search.indexed.distributed_search import balanced
 from icepuffin.ops.search.indexed.version_search import IndexAnswer, strategy_of
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.ops.tasks.task_runner import LocalRunner, TaskRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext, TaskRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -222,7 +222,7 @@ def test_tasks_read_an_object_store_with_what_they_are_given(tmp_path: Path, s3:
     table = catalog.create_table("db.t", ROWS, properties={"format-version": "2"})
     table.append(make_rows(0, 200))
     head = table.refresh().metadata.current_snapshot_id or 0
-    materialize_index(table, LEAN, head, runner=LocalRunner(), storage=s3)
+    materialize_index(RunContext(table, s3, LocalRunner()), LEAN, head)
     table.refresh()
     here = open_index(table, LEAN, storage=s3)
     there = open_index(table, LEAN, storage=s3, runner=SeveralAtOnce(), in_process_mb=0)

@@ -32,7 +32,7 @@ from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.live_rows import read_live
 from icepuffin.ops.tasks.file_balls import ball_around
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.tasks.vectors import content_hashes
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
@@ -237,7 +237,7 @@ def test_directions_of_tiny_doubles_are_exact(
         index_head(table, definition)
         version = tagged_version(table, definition.name)
         assert version is not None
-        assert check_integrity(table, version, STORAGE).faults == ()
+        assert check_integrity(RunContext(table, STORAGE), version).faults == ()
         reader = open_index(table, definition, storage=STORAGE)
         assert reader.search(vectors[::7], 3, certified=True, columns=["id"]).rows.equals(expected.rows)
         limit = expected.rows["distance"].to_pylist()[2]

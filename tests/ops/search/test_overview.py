@@ -21,7 +21,7 @@ from icepuffin.ops.search.result import explain
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import data_snapshots, resolve_snapshot
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -61,7 +61,7 @@ def test_a_version_of_a_branch_is_shown_before_main_has_a_snapshot(table_factory
     table.manage_snapshots().create_branch(snapshot_id, "audit").remove_branch("main").commit()
     assert table.metadata.current_snapshot_id is None
     create_index(table, DEFINITION)
-    materialize_index(table, DEFINITION, snapshot_id, runner=LocalRunner(2), storage=STORAGE, watched_ref="audit")
+    materialize_index(RunContext(table, STORAGE, LocalRunner(2), ref="audit"), DEFINITION, snapshot_id)
     view = overview(table.refresh(), DEFINITION, STORAGE)
     assert view is not None
     assert (view.head_snapshot_id, view.rows, view.coverage) == (snapshot_id, 300, 1.0)
@@ -96,7 +96,7 @@ def test_the_version_at_the_tag_is_shown_whichever_was_made_last(table: Table) -
         if version.index_snapshot_id != head.index_snapshot_id:
             expire_derived(table, [version.index_snapshot_id], [])
     backfilled = data_snapshots(table)[0].snapshot_id
-    old = materialize_index(table, DEFINITION, backfilled, runner=LocalRunner(1), storage=STORAGE)
+    old = materialize_index(RunContext(table, STORAGE, LocalRunner(1)), DEFINITION, backfilled)
     assert index_versions(table.refresh(), "e")[-1].index_snapshot_id == old.index_snapshot_id
     seen = overview(table, DEFINITION, STORAGE)
     assert seen is not None

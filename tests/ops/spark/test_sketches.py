@@ -9,7 +9,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.spark.spark_runner import SparkRunner
-from icepuffin.ops.theta import materialize_theta_sketches
+from icepuffin.ops.tasks.task_runner import RunContext
+from icepuffin.ops.theta import count_theta_sketches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,13 +30,9 @@ def test_spark_counts_the_same_over_the_budget_and_within_it(session: "SparkSess
     for budget, note in ((9_000, "are over the budget of 9,000 bytes"), (1 << 20, "")):
         snapshot = table.refresh().current_snapshot()
         assert snapshot is not None
-        report = materialize_theta_sketches(
-            table,
-            snapshot.snapshot_id,
-            runner=SparkRunner(session),
-            storage=StorageConfig({}),
-            budget_bytes=budget,
-        )
+        report = count_theta_sketches(
+            RunContext(table, StorageConfig({}), SparkRunner(session)), snapshot.snapshot_id, budget_bytes=budget
+        ).publish()
         assert report.note.partition(" files ")[2] == note
         counts.append((report.ndv["id"] / 6_100, report.ndv["name"]))
         table.delete("id = 3")

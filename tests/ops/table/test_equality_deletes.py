@@ -50,8 +50,8 @@ from icepuffin.ops.table import equality_deletes
 from icepuffin.ops.table.delete_keys import KeyRanges, KeySchemas, key_bounds
 from icepuffin.ops.table.live_files import EqualityDeletesError, live_files
 from icepuffin.ops.table.row_deletes import deleted_by_file
-from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import materialize_theta_sketches
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta import count_theta_sketches
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.catalog.equality import delete_where_id_is
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -459,7 +459,7 @@ def test_an_index_follows_deletes_by_key(table_factory: Callable[..., Table], mo
     assert ids() == live_ids
     report = index_head(table)
     assert (report.rows, report.tombstones, report.inserted) == (98, 2, 0)
-    sketches = materialize_theta_sketches(table, SnapshotId(snapshot), runner=LocalRunner(1), storage=STORAGE)
+    sketches = count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), SnapshotId(snapshot)).publish()
     assert sketches.ndv["id"] == 98
     monkeypatch.setattr(equality_deletes, "_resolved", equality_deletes._Resolutions())
     monkeypatch.setattr(equality_deletes, "DataFile", None)

@@ -8,14 +8,15 @@ from pyiceberg.table import Table
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.snapshots import find_snapshot
-from icepuffin.ops.theta import ancestry, materialize_theta_sketches
+from icepuffin.ops.tasks.task_runner import RunContext
+from icepuffin.ops.theta import ancestry, count_theta_sketches
 from icepuffin.ops.theta.ancestry import choose_extensions, fields_sketched_before, nearest_ancestors
 from icepuffin.ops.theta.file_sketches import FileKey
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append
 
 
 def sketched(table: Table, runner: ThreadlessRunner, snapshot_id: int, columns: set[str]) -> None:
-    materialize_theta_sketches(table, SnapshotId(snapshot_id), runner=runner, storage=STORAGE, columns=columns)
+    count_theta_sketches(RunContext(table, STORAGE, runner), SnapshotId(snapshot_id), columns=columns).publish()
     table.refresh()
 
 

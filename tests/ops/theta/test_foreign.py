@@ -17,7 +17,8 @@ from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import ObjectMissingError, RefusedError, open_storage
 from icepuffin.ops.storage.local_storage import LocalStorage
-from icepuffin.ops.theta import ThetaOutcome, build_id, materialize_theta_sketches, publication, read_ndv
+from icepuffin.ops.tasks.task_runner import RunContext
+from icepuffin.ops.theta import ThetaOutcome, build_id, count_theta_sketches, publication, read_ndv
 from icepuffin.ops.theta.file_sketches import FileKey
 from icepuffin.ops.theta.ndv import ndv_property, overwritten_by
 from icepuffin.puffin import FileInfo, PuffinReader, PuffinWriter
@@ -33,7 +34,7 @@ NAMES = ("id", "name", "size")
 
 
 def materialize(table: Table, snapshot: int, **options: Any) -> Any:
-    return materialize_theta_sketches(table, snapshot, runner=ThreadlessRunner(), storage=STORAGE, **options)
+    return count_theta_sketches(RunContext(table, STORAGE, ThreadlessRunner()), snapshot, **options).publish()
 
 
 def ids(table: Table, snapshot: int) -> int:
@@ -185,7 +186,7 @@ def test_our_own_sketch_is_extended_where_its_build_id_is_of_the_ancestors_files
     materialize(table, first, budget_bytes=0)
     runner = ThreadlessRunner()
     second = append(table, 250, 500)
-    report = materialize_theta_sketches(table, second, runner=runner, storage=STORAGE)
+    report = count_theta_sketches(RunContext(table, STORAGE, runner), second).publish()
     assert (len(runner.files), set(report.extended_columns)) == (1, {"id", "name", "at", "price", "size"})
     assert (report.ndv["id"], report.fresh) == (500, True)
 
@@ -336,9 +337,9 @@ def test_statistics_that_the_store_does_not_give_now_are_not_overwritten(s3: Sto
         line.faults.append("forbidden")
         runner = ThreadlessRunner()
         with pytest.raises(RefusedError, match=line.name):
-            materialize_theta_sketches(table, snapshot, runner=runner, storage=storage, columns=("id",))
+            count_theta_sketches(RunContext(table, storage, runner), snapshot, columns=("id",)).publish()
         assert find_statistics(table.refresh(), snapshot) == entry
-        report = materialize_theta_sketches(table, snapshot, runner=runner, storage=storage, columns=("id",))
+        report = count_theta_sketches(RunContext(table, storage, runner), snapshot, columns=("id",)).publish()
         assert (report.ndv, report.merged_columns, report.note) == ({"id": 30, "weight": 30}, ("weight",), "")
 
 
@@ -347,7 +348,7 @@ def test_statistics_in_another_store_than_the_table_are_merged(table: Table, s3:
     snapshot, lake = append(table, 0, 30), f"s3://lake/{tmp_path.name}"  # where write.metadata.path has it
     counted = foreign.sketch(rows(0, 30)["weight"], "double")
     foreign.stamp(table, table.metadata.snapshots[0], {5: counted}, store=open_storage(lake, s3), folder=lake)
-    report = materialize_theta_sketches(table, snapshot, runner=ThreadlessRunner(), storage=s3, columns=("id",))
+    report = count_theta_sketches(RunContext(table, s3, ThreadlessRunner()), snapshot, columns=("id",)).publish()
     assert (report.ndv, report.merged_columns, report.note) == ({"id": 30, "weight": 30}, ("weight",), "")
 
 

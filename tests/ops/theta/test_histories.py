@@ -32,7 +32,8 @@ from pyiceberg.types import (
 
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.snapshots import find_snapshot, is_derived
-from icepuffin.ops.theta import materialize_theta_sketches, read_ndv, sketch_packs
+from icepuffin.ops.tasks.task_runner import RunContext
+from icepuffin.ops.theta import count_theta_sketches, read_ndv, sketch_packs
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
 from icepuffin.ops.theta.theta_bounds import parts_to_sketch
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
@@ -168,14 +169,12 @@ def test_sketches_follow_every_change(catalog: SqlCatalog, seed: int, monkeypatc
         names = [field.name for field in table.schema().fields]
         names = names if step % 2 else history.random.sample(names, 3)
         most_parts = parts_to_sketch(table, find_snapshot(table, SnapshotId(snapshot_id)), names if step % 3 else None)
-        report = materialize_theta_sketches(
-            table,
+        report = count_theta_sketches(
+            RunContext(table, STORAGE, ThreadlessRunner()),
             snapshot_id,
-            runner=ThreadlessRunner(),
-            storage=STORAGE,
             columns=names if step % 3 else None,
             budget_bytes=history.random.choice([0, 2_000, BUDGET_BYTES]),
-        )
+        ).publish()
         assert report.files_sketched <= most_parts
         entries = read_ndv(table, snapshot_id).entries
         then = table.schemas()[table.metadata.snapshot_by_id(snapshot_id).schema_id or 0]  # type: ignore[union-attr]

@@ -19,8 +19,8 @@ from icepuffin.ops.index import Action, create_index
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.snapshots import is_derived
-from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import materialize_theta_sketches, sketch_packs
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta import count_theta_sketches, sketch_packs
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
 
@@ -69,7 +69,7 @@ def load_statistics(entry: StatisticsFile) -> tuple[dict[int, int], int]:
 def sketch(table: Table) -> None:
     head = table.refresh().metadata.current_snapshot_id
     assert head is not None
-    materialize_theta_sketches(table, SnapshotId(head), runner=LocalRunner(1), storage=STORAGE)
+    count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), SnapshotId(head)).publish()
 
 
 def build(table: Table) -> None:

@@ -8,7 +8,8 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.storage.prefetch import GAP, PrefetchedSource, coalesced
-from icepuffin.ops.theta import file_sketches, materialize_theta_sketches, sketch_packs
+from icepuffin.ops.tasks.task_runner import RunContext
+from icepuffin.ops.theta import count_theta_sketches, file_sketches, sketch_packs
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, rows
 
 
@@ -27,7 +28,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 
 def materialize(table: Table, snapshot: int) -> Any:
-    return materialize_theta_sketches(table, snapshot, runner=ThreadlessRunner(), storage=STORAGE)
+    return count_theta_sketches(RunContext(table, STORAGE, ThreadlessRunner()), snapshot).publish()
 
 
 def test_one_more_file_costs_the_same_few_requests_however_many_there_are(

@@ -15,7 +15,8 @@ from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.snapshots import find_snapshot
 from icepuffin.ops.tasks.sketches import sketch_plan
-from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches
+from icepuffin.ops.tasks.task_runner import RunContext
+from icepuffin.ops.theta import ThetaReport, count_theta_sketches
 from icepuffin.ops.theta.file_sketches import (
     BUDGET_BYTES,
     SKETCH_DIRECTORY,
@@ -78,9 +79,9 @@ def _short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def materialize(table: Table, runner: Any, budget_bytes: int) -> ThetaReport:
-    return materialize_theta_sketches(
-        table.refresh(), current(table), runner=runner, storage=STORAGE, budget_bytes=budget_bytes
-    )
+    return count_theta_sketches(
+        RunContext(table.refresh(), STORAGE, runner), current(table), budget_bytes=budget_bytes
+    ).publish()
 
 
 def of_values(values: Sequence[int]) -> tuple[int, list[int]]:
@@ -155,7 +156,7 @@ def test_earlier_sketches_over_the_budget_are_united_and_not_kept(table: Table) 
     table.delete("many >= 11000")
     runner, store = ThreadlessRunner(), open_storage(table.location(), STORAGE)
     plan = plan_sketches(table, find_snapshot(table, current(table)), store, None)
-    sketched = sketch_snapshot(plan, store, STORAGE, runner, None, budget_bytes=30_000)
+    sketched = sketch_snapshot(RunContext(table, STORAGE, runner), plan, store, budget_bytes=30_000)
     assert 20_000 < sum(image_bytes(own.values()) for own in sketched.by_file.values()) <= 30_000
     report = materialize(table, runner, 30_000)
     assert (report.files_sketched, report.outcome) == (0, "written")

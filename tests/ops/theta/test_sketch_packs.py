@@ -26,7 +26,8 @@ from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.blob_kind import LASTING_MS, SKETCHES_TAG, BlobKind, pack_tag
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots, resolve_snapshot
-from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches, publication, sketch_packs
+from icepuffin.ops.tasks.task_runner import RunContext
+from icepuffin.ops.theta import ThetaReport, count_theta_sketches, publication, sketch_packs
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES, FileKey, FileSketchesReader
 from icepuffin.ops.theta.statistics_slot import listed_thetas, read_sketches
 from icepuffin.puffin.blobs.theta_blob import encode
@@ -42,7 +43,7 @@ def small_packs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def materialize(table: Table, snapshot: int, **settings: Any) -> ThetaReport:
-    return materialize_theta_sketches(table, snapshot, runner=ThreadlessRunner(), storage=STORAGE, **settings)
+    return count_theta_sketches(RunContext(table, STORAGE, ThreadlessRunner()), snapshot, **settings).publish()
 
 
 def newest(table: Table) -> DerivedVersion:

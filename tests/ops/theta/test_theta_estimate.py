@@ -14,10 +14,11 @@ from icepuffin.ops.model import LiveFiles
 from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.table.snapshots import find_snapshot
 from icepuffin.ops.table.summaries import summary_of
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta import (
     ThetaEstimate,
     ThetaOutcome,
+    count_theta_sketches,
     estimate_theta_sketches,
     materialize_theta_sketches,
     theta_estimate,
@@ -29,7 +30,7 @@ from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append
 
 
 def estimated(table: Table, snapshot_id: int, runner: ThreadlessRunner, **options: Any) -> ThetaEstimate:
-    return estimate_theta_sketches(table, snapshot_id, runner=runner, storage=STORAGE, **options)
+    return estimate_theta_sketches(RunContext(table, STORAGE, runner), snapshot_id, **options)
 
 
 def test_an_estimate_foresees_what_is_then_done_and_changes_nothing(table: Table, runner: ThreadlessRunner) -> None:
@@ -41,7 +42,7 @@ def test_an_estimate_foresees_what_is_then_done_and_changes_nothing(table: Table
     assert not runner.tasks
     assert (estimate.outcome, estimate.columns, estimate.values) == (ThetaOutcome.WRITTEN, 5, 5 * 1000)
     assert (estimate.rates, estimate.seconds) == ("default rate, 2 threads", 0.2)
-    report = materialize_theta_sketches(table, snapshot, runner=runner, storage=STORAGE)
+    report = count_theta_sketches(RunContext(table, STORAGE, runner), snapshot).publish()
     assert report.estimate == estimate
     assert (report.files_sketched, report.files_reused) == (estimate.files_sketched, estimate.files_reused) == (2, 0)
     size = sum(file["file_size_in_bytes"] for file in table.inspect.files().to_pylist())
@@ -58,7 +59,7 @@ def test_the_next_estimate_counts_new_files_and_learns_from_what_the_last_took(
     table: Table, runner: ThreadlessRunner
 ) -> None:
     first = append(table, 0, 300)
-    materialize_theta_sketches(table, first, runner=runner, storage=STORAGE)
+    count_theta_sketches(RunContext(table, STORAGE, runner), first).publish()
     assert estimated(table, first, runner).outcome is ThetaOutcome.CURRENT
     estimate = estimated(table, append(table, 250, 500), runner)
     assert (estimate.files_sketched, estimate.files_reused, estimate.values) == (1, 1, 5 * 250)
@@ -83,7 +84,7 @@ def test_an_estimate_makes_one_table_of_the_files(
 
 def test_removed_files_are_nothing_to_read(table: Table, runner: ThreadlessRunner) -> None:
     append(table, 0, 300)
-    materialize_theta_sketches(table, append(table, 1_000, 1_300), runner=runner, storage=STORAGE)
+    count_theta_sketches(RunContext(table, STORAGE, runner), append(table, 1_000, 1_300)).publish()
     table.delete("id >= 1000")
     estimate = estimated(table, table.refresh().metadata.snapshots[-1].snapshot_id, runner)
     assert (estimate.outcome, estimate.files_sketched, estimate.bytes_read) == (ThetaOutcome.WRITTEN, 0, 0)
@@ -106,7 +107,7 @@ def test_the_parts_to_sketch_are_those_of_files_that_came_since(
 
     first = append(table, 0, 300)
     assert parts(append(table, 300, 400)) == 2
-    materialize_theta_sketches(table, first, runner=runner, storage=STORAGE)
+    count_theta_sketches(RunContext(table, STORAGE, runner), first).publish()
     assert parts(append(table.refresh(), 400, 500)) == 2
     assert parts(append(table, 500, 600)) == 3
     table.delete("id < 300")

@@ -18,10 +18,13 @@ from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.table.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, SKETCHES_TAG
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import data_snapshots
-from icepuffin.ops.theta import ThetaError, ThetaOutcome, materialize_theta_sketches, read_ndv
+from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta import publication as publish_module
-from icepuffin.ops.theta.errors import UnsketchableColumnError
+from icepuffin.ops.theta.errors import ThetaError, UnsketchableColumnError
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
+from icepuffin.ops.theta.ndv import read_ndv
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
+from icepuffin.ops.theta.theta_report import ThetaOutcome
 from icepuffin.puffin import FileSource, PuffinReader
 from icepuffin.puffin.blobs.theta_blob import decode
 from icepuffin.puffin.types import BlobType
@@ -37,7 +40,7 @@ def exact(table: Table, snapshot_id: int, columns: set[str]) -> dict[str, int]:
 
 
 def materialize(table: Table, snapshot_id: int, runner: Any, **options: Any) -> Any:
-    return materialize_theta_sketches(table, snapshot_id, runner=runner, storage=STORAGE, **options)
+    return count_theta_sketches(RunContext(table, STORAGE, runner), snapshot_id, **options).publish()
 
 
 def local(path: str) -> Path:
@@ -55,7 +58,7 @@ def test_files_that_lack_the_same_sketches_share_the_list_of_their_columns(
     table: Table, runner: ThreadlessRunner
 ) -> None:
     append(table, 0, 100)
-    materialize_theta_sketches(table, append(table, 100, 200), runner=runner, storage=STORAGE)
+    count_theta_sketches(RunContext(table, STORAGE, runner), append(table, 100, 200)).publish()
     lists = [file_part.columns for task in runner.tasks for file_part in task.file_parts]
     assert len(lists) == 2
     assert lists[0] is lists[1], "of 200 columns and 100,000 files each of its own takes gigabytes"
@@ -481,10 +484,11 @@ def test_a_file_of_many_row_groups_is_cut_into_tasks(
     with table.transaction() as change:
         change.set_properties({"write.parquet.row-group-limit": "500"})
     snapshot = append(table, 0, 4_200)
-    shares: list[tuple[int, int]] = []
-    report = materialize(table, snapshot, runner, progress=lambda done, total: shares.append((done, total)))
+    shares: list[tuple[str, int, int]] = []
+    run = RunContext(table, STORAGE, runner, progress=lambda *share: shares.append(share))
+    report = count_theta_sketches(run, snapshot).publish()
     assert [(s.part, s.parts) for s in runner.shares] == [(i, 5) for i in range(5)]
-    assert shares == [(1, 1)]
+    assert shares == [("sketch", 1, 1)]
     assert report.files_sketched == 1
     assert report.ndv["id"] == pytest.approx(4_200, rel=0.05)
     assert report.ndv["name"] == 7
@@ -492,7 +496,7 @@ def test_a_file_of_many_row_groups_is_cut_into_tasks(
 
 def test_the_storage_settings_reach_the_tasks(table: Table, runner: ThreadlessRunner) -> None:
     config = StorageConfig({"s3.region": "x"})
-    materialize_theta_sketches(table, append(table, 0, 10), runner=runner, storage=config)
+    count_theta_sketches(RunContext(table, config, runner), append(table, 0, 10)).publish()
     assert [task.storage for task in runner.tasks] == [config]
 
 
@@ -535,7 +539,7 @@ def test_names_that_a_column_is_mapped_to_since_are_counted(tmp_path: Path) -> N
                 transaction.set_properties({"schema.name-mapping.default": mapping})
         snapshot = table.refresh().current_snapshot()
         assert snapshot is not None
-        materialize_theta_sketches(table, snapshot.snapshot_id, runner=ThreadlessRunner(), storage=STORAGE)
+        count_theta_sketches(RunContext(table, STORAGE, ThreadlessRunner()), snapshot.snapshot_id).publish()
         return {name: entry.ndv for name, entry in read_ndv(table.refresh(), snapshot.snapshot_id).entries.items()}
 
     assert counted('["b"]') == {"a": 50, "b": 0}

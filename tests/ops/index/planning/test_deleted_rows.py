@@ -18,6 +18,7 @@ from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.table import row_deletes
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.row_deletes import deleted_in_turn
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.catalog.equality import delete_where_id_is
@@ -70,7 +71,7 @@ def table(table_factory: Callable[..., Table]) -> Table:
 
 def test_tasks_find_the_rows_that_the_driver_finds(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     files = head_files(table)
-    alone = deleted_rows(files, STORAGE, None)
+    alone = deleted_rows(files, STORAGE, LocalRunner(1))
     assert sorted(map(len, alone.values())) == [0, 0, 2, 3, 4]
     runner = SeveralAtOnce()
     monkeypatch.setattr(deleted_rows_module, "SMALL_WORK", 0)
@@ -90,9 +91,9 @@ def test_a_refresh_and_its_upkeep_resolve_many_rows_by_tasks(table: Table, monke
     head = table.metadata.current_snapshot_id or 0
     runner = SeveralAtOnce()
     monkeypatch.setattr(deleted_rows_module, "SMALL_WORK", 0)
-    assert rebuild_tombstoned_shards(table, DEFINITION, runner=runner, storage=STORAGE) is None
+    assert rebuild_tombstoned_shards(RunContext(table, STORAGE, runner), DEFINITION) is None
     assert runner.tasks.pop(RESOLVE) == 3
-    report = materialize_index(table, DEFINITION, head, runner=runner, storage=STORAGE)
+    report = materialize_index(RunContext(table, STORAGE, runner), DEFINITION, head)
     assert (report.action, report.tombstones, report.inserted) == (Action.REFRESHED, len(GONE), 30)
     assert runner.tasks[RESOLVE] == 3
     assert live_ids(table) == sorted({*range(210)} - GONE)
@@ -104,7 +105,7 @@ def test_a_refresh_resolves_many_rows_on_spark(
 ) -> None:
     from icepuffin.ops.spark.spark_runner import SparkRunner  # noqa: PLC0415  imports pyspark
 
-    alone = deleted_rows(head_files(table), STORAGE, None)
+    alone = deleted_rows(head_files(table), STORAGE, LocalRunner(1))
     monkeypatch.setattr(deleted_rows_module, "SMALL_WORK", 0)
     labels = []
     run = SparkRunner.run

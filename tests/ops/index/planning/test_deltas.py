@@ -32,7 +32,7 @@ from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.matching import match_hashes
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs import routing_blob
 from icepuffin.puffin.blobs.shard_blob import ShardReader
@@ -284,7 +284,7 @@ def test_maintenance_rebuilds_a_delta_full_of_tombstones(table: Table) -> None:
     append_position_deletes(table, {file.path: np.arange(30)})
     lenient = replace(DEFINITION, rebuild_ratio=0.9)
     assert how_of_shards(index_head(table, lenient))[-1] == "masked"
-    report = rebuild_tombstoned_shards(table, DEFINITION, runner=LocalRunner(1), storage=STORAGE)
+    report = rebuild_tombstoned_shards(RunContext(table, STORAGE, LocalRunner(1)), DEFINITION)
     assert report is not None
     assert how_of_shards(report)[-1] == "rebuilt"
 
@@ -312,11 +312,13 @@ def test_many_ranges_of_hashes_give_what_one_gives(table: Table, monkeypatch: py
             return super().run(function, tasks, label=label, progress=progress)
 
     head = table.refresh().metadata.current_snapshot_id or 0
-    report = materialize_index(table, DEFINITION, head, runner=LabelRecorder(1), storage=STORAGE)
+    report = materialize_index(RunContext(table, STORAGE, LabelRecorder(1)), DEFINITION, head)
     assert ("match rows", 16) in labels, "by the runner, although the rows are few"
     assert len(reads) == len(set(reads)) > 1, "each shard is read once, not once per range"
     assert (report.remapped, report.inserted, report.tombstones) == (900, 30, 0)
-    assert check_integrity(table, newest(table).bound, STORAGE).faults == (), "each row has the node of its vector"
+    assert check_integrity(RunContext(table, STORAGE), newest(table).bound).faults == (), (
+        "each row has the node of its vector"
+    )
 
 
 def test_a_graph_that_inserts_have_spoilt_is_rebuilt_and_the_report_has_it(
@@ -355,4 +357,4 @@ def test_tombstones_of_all_shards_may_be_more_than_one_bitmap_may_hold(
     assert index_head(table, lenient).tombstones == 400
     version = tagged_version(table.refresh(), "e")
     assert version is not None
-    assert check_integrity(table, version, STORAGE).faults == ()
+    assert check_integrity(RunContext(table, STORAGE), version).faults == ()

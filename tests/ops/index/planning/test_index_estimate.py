@@ -18,7 +18,7 @@ from icepuffin.ops.index.planning.index_report import Estimate
 from icepuffin.ops.index.planning.rates import Amounts, default_seconds, predicted_seconds
 from icepuffin.ops.model import Action
 from icepuffin.ops.table.blob_kind import BlobKind
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -43,8 +43,8 @@ def estimate_and_report(table: Table) -> tuple[Estimate, IndexReport]:
     head = table.refresh().metadata.current_snapshot_id
     assert head is not None
     before = table.metadata_location
-    plan = plan_version(table, DEFINITION, head, storage=STORAGE)
-    expected = estimate(table, plan, storage=STORAGE, runner=LocalRunner(1))
+    plan = plan_version(RunContext(table, STORAGE), DEFINITION, head)
+    expected = estimate(RunContext(table, STORAGE, LocalRunner(1)), plan)
     assert table.refresh().metadata_location == before
     report = index_head(table)
     assert report.estimate == expected
@@ -85,8 +85,8 @@ def test_a_shard_that_takes_rows_grows_with_them(table: Table) -> None:
     definition = replace(DEFINITION, max_deltas=0)
     index_head(table, definition)
     table.append(make_rows(1200, 1400))
-    plan = plan_version(table, definition, table.refresh().metadata.current_snapshot_id or 0, storage=STORAGE)
-    shards = estimate(table, plan, storage=STORAGE, runner=LocalRunner(1)).shards
+    plan = plan_version(RunContext(table, STORAGE), definition, table.refresh().metadata.current_snapshot_id or 0)
+    shards = estimate(RunContext(table, STORAGE, LocalRunner(1)), plan).shards
     assert plan.base is not None
     assert sum(shard.insert for shard in shards) == 200
     for shard, entry in zip(shards, plan.base.routing.shards, strict=True):
@@ -159,9 +159,9 @@ def test_rows_that_come_back_are_foreseen_as_remapped(table: Table) -> None:
 def test_the_vectors_of_rows_with_a_lineage_are_not_counted_as_read(table: Table) -> None:
     index_head(table)
     table.overwrite(table.scan().to_arrow())
-    plan = plan_version(table, DEFINITION, table.refresh().metadata.current_snapshot_id or 0, storage=STORAGE)
+    plan = plan_version(RunContext(table, STORAGE), DEFINITION, table.refresh().metadata.current_snapshot_id or 0)
     known = replace(plan, changes=replace(plan.changes, lineage_files=tuple(enumerate(plan.added))))
-    expected = [estimate(table, item, storage=STORAGE, runner=LocalRunner(1)) for item in (plan, known)]
+    expected = [estimate(RunContext(table, STORAGE, LocalRunner(1)), item) for item in (plan, known)]
     assert expected[0].remapped == expected[1].remapped == 1200
     assert expected[0].bytes_read - expected[1].bytes_read > 1200 * 16 * 4 * 0.8
 
@@ -180,8 +180,8 @@ def test_what_is_there_already_costs_nothing(table: Table) -> None:
     index_head(table)
     head = table.metadata.current_snapshot_id
     assert head is not None
-    plan = plan_version(table, DEFINITION, head, storage=STORAGE)
-    found = estimate(table, plan, storage=STORAGE, runner=LocalRunner(1))
+    plan = plan_version(RunContext(table, STORAGE), DEFINITION, head)
+    found = estimate(RunContext(table, STORAGE, LocalRunner(1)), plan)
     assert (found.action, found.bytes_read, found.bytes_written, found.shards) == (Action.REUSED, 0, 0, ())
     assert index_head(table).estimate is None
 

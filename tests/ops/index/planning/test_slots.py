@@ -16,6 +16,7 @@ from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.model import Action, DeleteFile, DeleteKind, FileSlot, LiveFile
 from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.table.row_deletes import fingerprint
+from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.routing_blob import FREE_SLOT, NO_DELETES, CoveredFile
 from tests.conftest import STORAGE, make_rows
@@ -120,4 +121,4 @@ def test_no_slot_becomes_free_while_a_node_lies_in_it(table_factory: Callable[..
     assert of_nodes[0].items() <= of_nodes[1].items() <= of_nodes[2].items()
     append_position_deletes(table.refresh(), {next(iter(table.scan().plan_files())).file.file_path: np.arange(3)})
     index_head(table)
-    assert check_integrity(table, index_versions(table.refresh(), "e")[-1], STORAGE).faults == ()
+    assert check_integrity(RunContext(table, STORAGE), index_versions(table.refresh(), "e")[-1]).faults == ()

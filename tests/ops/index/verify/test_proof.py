@@ -20,6 +20,7 @@ from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks import scatter
 from icepuffin.ops.tasks import shard_task as shard
 from icepuffin.ops.tasks.matching.self_search import SelfSearchResult
+from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.routing_blob import CoveredFile
 from tests.conftest import ROWS, STORAGE, make_rows
@@ -76,14 +77,14 @@ def test_a_first_cluster_that_is_hard_to_reach_does_not_keep_an_index_from_being
     assert report.self_search is not None
     assert (report.self_search.misplaced, report.self_search.rows) == (0, 64)
     version = tagged_version(table.refresh(), "e") or pytest.fail("not published")
-    assert not check_integrity(table, version, STORAGE).faults
+    assert not check_integrity(RunContext(table, STORAGE), version).faults
 
 
 def test_what_is_right_is_published_and_proven(table: Table) -> None:
     index_head(table)
     version = tagged_version(table.refresh(), "e")
     assert version is not None
-    found = check_integrity(table, version, STORAGE)
+    found = check_integrity(RunContext(table, STORAGE), version)
     assert (found.faults, found.rows) == ((), 629)
 
 
@@ -194,13 +195,13 @@ def test_a_wrong_version_that_was_published_is_found_and_is_no_base(
         index_head(table)
     version = tagged_version(table.refresh(), "e")
     assert version is not None
-    assert check_integrity(table, version, STORAGE).faults
+    assert check_integrity(RunContext(table, STORAGE), version).faults
     table.append(make_rows(640, 650))
     index_head(table)
     if corrupt not in {moved_positions, other_vectors}:  # of which a refresh may draw no row
         version = tagged_version(table.refresh(), "e")
         assert version is not None
-        assert check_integrity(table, version, STORAGE).faults == ()
+        assert check_integrity(RunContext(table, STORAGE), version).faults == ()
 
 
 def test_a_row_outside_of_its_balls_is_not_published_with_graphs_either(
@@ -218,7 +219,7 @@ def test_a_row_outside_of_its_balls_is_not_published_with_graphs_either(
         index_head(table)
     version = tagged_version(table.refresh(), "e")
     assert version is not None
-    (fault,) = check_integrity(table, version, STORAGE).faults
+    (fault,) = check_integrity(RunContext(table, STORAGE), version).faults
     assert "of 40 rows lie in none of its balls" in fault
 
 
@@ -247,7 +248,7 @@ def test_a_kept_shard_is_searched_in_its_turn(table: Table, monkeypatch: pytest.
         index_head(table)
         version = tagged_version(table.refresh(), "e")
         assert version is not None
-        if not check_integrity(table, version, STORAGE).faults:
+        if not check_integrity(RunContext(table, STORAGE), version).faults:
             return
     pytest.fail("the shard was not searched in 100 refreshes")
 
@@ -286,7 +287,7 @@ def test_rows_with_one_vector_have_each_their_own_address(table_factory: TableFa
     index_head(table)
     version = tagged_version(table.refresh(), "e")
     assert version is not None
-    found = check_integrity(table, version, STORAGE)
+    found = check_integrity(RunContext(table, STORAGE), version)
     assert (found.faults, found.rows) == ((), 600)
 
 
@@ -306,7 +307,7 @@ def test_many_files_and_shards_are_counted_by_several_tasks(table: Table, monkey
     from icepuffin.ops.index import materialize_index  # noqa: PLC0415
     from tests.ops.index.comparison import DEFINITION  # noqa: PLC0415
 
-    materialize_index(table, DEFINITION, head(table), runner=Counting(1), storage=STORAGE)
+    materialize_index(RunContext(table, STORAGE, Counting(1)), DEFINITION, head(table))
     assert ("count addresses", 4) in labels
 
 

@@ -18,7 +18,7 @@ from icepuffin.ops.index import IndexDefinition, collect_garbage, materialize_in
 from icepuffin.ops.index.versions.exported_metadata import SUFFIX, export_metadata, index_metadata
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.snapshots import UnknownSnapshotError
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.bindings import binding
 from tests.repository import REPOSITORY
@@ -31,7 +31,7 @@ def test_a_version_is_described_as_the_draft_has_it(table_factory: Callable[...,
     table.append(make_rows(0, 60))
     definition = IndexDefinition(name="e", column="embedding", metric="l2", target_recall=0.5)
     head = table.metadata.current_snapshot_id or 0
-    report = materialize_index(table, definition, head, runner=LocalRunner(1), storage=STORAGE)
+    report = materialize_index(RunContext(table, STORAGE, LocalRunner(1)), definition, head)
     version = tagged_version(table.refresh(), "e")
     assert version is not None
     path, content = export_metadata(table, definition, version, STORAGE)

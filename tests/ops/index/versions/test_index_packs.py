@@ -51,7 +51,7 @@ from icepuffin.ops.table.snapshots import (
     is_derived,
     resolve_snapshot,
 )
-from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin import PuffinReader
 from tests.conftest import STORAGE, make_rows
@@ -103,7 +103,7 @@ def sweep(table: Table, scope: RetentionScope = RetentionScope.NEWEST, *, dry_ru
 def assert_right(table: Table) -> None:
     _, recall = answer_with_recall(table)
     assert recall >= 0.96
-    assert check_integrity(table, head_version(table), STORAGE).faults == ()
+    assert check_integrity(RunContext(table, STORAGE), head_version(table)).faults == ()
 
 
 @pytest.mark.parametrize("table", ["1", "2"], indirect=True)
@@ -181,7 +181,7 @@ def test_many_versions_take_little_more_than_one(table: Table) -> None:
     assert stored < 0.35 * (11 * index_bytes + own_bytes)
     assert_right(table)
     for version in index_versions(table, "e"):
-        assert check_integrity(table, version, STORAGE).faults == ()
+        assert check_integrity(RunContext(table, STORAGE), version).faults == ()
 
 
 def test_a_pack_outlives_the_version_that_made_it(table: Table) -> None:
@@ -280,7 +280,7 @@ def test_a_version_whose_pack_has_expired_is_no_base_and_no_answer(table: Table)
     table.maintenance.expire_snapshots().by_ids([pack.holder_id]).commit()
     version = head_version(table)
     assert version.packs[0].path == ""
-    assert "has expired" in check_integrity(table, version, STORAGE).faults[0]
+    assert "has expired" in check_integrity(RunContext(table, STORAGE), version).faults[0]
     table.append(make_rows(600, 620))
     assert index_head(table).action is Action.BUILT
     assert_right(table)
@@ -320,7 +320,7 @@ def test_a_pack_whose_slot_another_engine_took_is_no_base_and_no_answer(table: T
     report = index_head(table)
     assert report.action is not Action.REUSED
     assert_right(table)
-    assert check_integrity(table, other, STORAGE).faults == ()
+    assert check_integrity(RunContext(table, STORAGE), other).faults == ()
 
 
 @pytest.mark.parametrize("change", ["append", "delete", "compaction"])
@@ -349,7 +349,7 @@ def test_a_version_whose_pack_is_gone_is_not_reused(table: Table, left: int | No
     to_path(pack).unlink()
     if left is not None:
         to_path(pack).write_bytes(content[:left])
-    plan = plan_version(table, DEFINITION, head_version(table).base_snapshot_id, storage=STORAGE)
+    plan = plan_version(RunContext(table, STORAGE), DEFINITION, head_version(table).base_snapshot_id)
     assert (plan.action, plan.existing) == (Action.BUILT, None)
     assert pack in plan.reason
     assert index_head(table).action is Action.BUILT
@@ -528,7 +528,7 @@ def test_equal_chains_of_versions_are_equal_to_the_byte(table_factory: TableFact
     parent = data_snapshots(table.refresh())[-2].snapshot_id
     from icepuffin.ops.index import materialize_index  # noqa: PLC0415
 
-    materialize_index(table, DEFINITION, parent, runner=LocalRunner(), storage=STORAGE)
+    materialize_index(RunContext(table, STORAGE, LocalRunner()), DEFINITION, parent)
     assert content(index_head(table)) == first
 
 
@@ -649,7 +649,7 @@ def test_a_pack_that_expires_between_read_and_commit_is_not_named(
 def index_second(table: Table) -> None:
     """Make a version of the second of three snapshots: under a tag of its own, which expires."""
     second = data_snapshots(table)[1].snapshot_id
-    materialize_index(table, DEFINITION, second, runner=LocalRunner(), storage=STORAGE)
+    materialize_index(RunContext(table, STORAGE, LocalRunner()), DEFINITION, second)
 
 
 def test_every_tag_of_a_pack_lasts(table: Table) -> None:
@@ -676,9 +676,9 @@ def test_a_shard_that_does_not_lie_within_its_pack_is_refused(table: Table) -> N
 def test_the_build_id_differs_where_a_pack_cannot_be_shared(table: Table) -> None:
     table.append(make_rows(600, 620))
     head = data_snapshots(table)[-1].snapshot_id
-    before = plan_version(table, DEFINITION, head, storage=STORAGE).build_id
+    before = plan_version(RunContext(table, STORAGE), DEFINITION, head).build_id
     bindings.drop(table, pack_tag("e", head_version(table).packs[0].holder_id))
-    assert plan_version(table, DEFINITION, head, storage=STORAGE).build_id != before
+    assert plan_version(RunContext(table, STORAGE), DEFINITION, head).build_id != before
 
 
 def test_a_dropped_index_leaves_no_tag_of_a_version_that_came_meanwhile(

@@ -30,6 +30,7 @@ from icepuffin.ops.search.result import explain
 from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage.local_storage import LocalStorage, to_path
 from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin import puffin_writer
 from icepuffin.puffin.blobs import shard_blob
@@ -347,7 +348,7 @@ def test_damaged_cells_are_noticed(table: Table, section: Section) -> None:
     answer = opened(table).search(queries(1), 10, columns=[])
     assert "cells" not in answer.profile.strategy
     assert any("checksum" in warning or "sha256" in warning for warning in answer.warnings)
-    assert check_integrity(table, index_versions(table, "e")[-1], STORAGE).faults
+    assert check_integrity(RunContext(table, STORAGE), index_versions(table, "e")[-1]).faults
 
 
 def test_what_a_later_release_adds_and_nobody_need_know_is_passed_over(
@@ -378,7 +379,7 @@ def test_what_a_later_release_adds_and_nobody_need_know_is_passed_over(
     assert written
     assert opened(table).search(asked, 10, columns=["id"]).profile.strategy == "cells"
     assert (distances(opened(table), asked, 10), distances(warm(table), asked, 10)) == (cold, whole)
-    assert not check_integrity(table, index_versions(table, "e")[-1], STORAGE).faults
+    assert not check_integrity(RunContext(table, STORAGE), index_versions(table, "e")[-1]).faults
     table.append(make_rows(3_000, 3_100))
     index_head(table, CELLS)
     assert len(distances(opened(table), asked, 10)) == 10
@@ -406,7 +407,7 @@ def test_codes_of_other_vectors_are_a_fault(table: Table, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(cells, "encode", other)
         index_head(table, CELLS)
-    faults = check_integrity(table, index_versions(table, "e")[-1], STORAGE).faults
+    faults = check_integrity(RunContext(table, STORAGE), index_versions(table, "e")[-1]).faults
     assert len(faults) == 2
     assert all("the codes of cell 0 are not those of the shard's vectors" in fault for fault in faults)
 
@@ -433,7 +434,7 @@ def test_the_check_of_a_version_passes_and_cells_may_be_set_later(table: Table) 
     assert answer_with_recall(table, definition=replace(CELLS, cells="none"))[1] > 0.8
     report = index_head(table, CELLS)
     assert {shard.how for shard in report.shard_reports} == {"built"}
-    assert not check_integrity(table, index_versions(table, "e")[-1], STORAGE).faults
+    assert not check_integrity(RunContext(table, STORAGE), index_versions(table, "e")[-1]).faults
     assert recall(table, count=5) >= 0.95
 
 
