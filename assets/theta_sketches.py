@@ -18,8 +18,8 @@ from icepuffin.assets.metadata import (
 from icepuffin.assets.partitions import snapshot_of, snapshot_partitions
 from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.runs.sketches import refresh_sketches
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
+from icepuffin.ops.theta import count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaOutcome, ThetaReport
 
 _MOST_PLOTTED = 6
@@ -54,7 +54,10 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
         table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
         columns = spec.settings.statistics.ndv_columns
         run = engine.run_on(table, snapshot_id)
-        report = refresh_sketches(run, snapshot_id, columns=columns, log=context.log.info)
+        context.log.info("snapshot %s: sketching with %s", snapshot_id, type(run.runner).__name__)
+        report = count_theta_sketches(run, snapshot_id, columns=columns).publish()
+        if report.note:
+            context.log.info(report.note)
         metadata: dict[str, Any] = {
             **_drawing(report),
             "summary": bullet_list(_summary(report)),

@@ -21,7 +21,6 @@ from icepuffin.ops.resources import is_pattern
 from icepuffin.orchestration.discovery import PropertyIndexes, from_text, list_tables, to_text
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
-from icepuffin.orchestration.scaffolder import TableScaffolder
 from icepuffin.orchestration.setting_errors import problem
 from icepuffin.orchestration.settings import Settings, SettingsError
 
@@ -29,6 +28,22 @@ _NO_PYTHON = "\0"
 """A character that no Python expression has."""
 _ENTRY = "table"
 """Key of the component's only entry in the settings that it makes of its attributes."""
+
+
+TEMPLATE = {
+    "catalog": {"name": "lake", "type": "sql", "uri": "{{ env.LAKE_URI }}"},
+    "table": "search.docs",
+    "indexes": {"embedding": {"column": "embedding", "metric": "cosine"}},
+    "sensor_running": True,
+}
+"""The attributes of docs/dagster.md: a project changes names, and sets the variable."""
+
+
+class TableScaffolder(dg.Scaffolder[Any]):
+    """Writes a table with one index."""
+
+    def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
+        dg.scaffold_component(request, TEMPLATE)
 
 
 class TablesComponent(dg.StateBackedComponent):

@@ -67,7 +67,7 @@ LIGHT_STAGES = {
     ),
     "overviews": ImportStage(("ops.search.overview",), ("numba", "icepuffin.ops.search.reader")),
     "garbage": ImportStage(("ops.runs.maintenance",), ("numba",)),
-    "runs": ImportStage(("ops.runs.index_runs", "ops.runs.sketches", "ops.runs.snapshot"), ("numba",)),
+    "runs": ImportStage(("ops.runs.index_runs", "ops.runs.snapshot"), ("numba",)),
     "Dagster": ImportStage(("orchestration.definitions",), ("numba", "pyspark", "py4j")),
 }
 LAYER_STAGES = {

@@ -270,7 +270,7 @@ CONSTANTS: tuple[tuple[str, str, str, str, float], ...] = (
         "_ONE_BYTE_IN",
         1,
     ),
-    ("concepts.md", "Up to {} rows of each of four data files are read", "ops.index.verify.proof_rows", "_ROWS", 1),
+    ("concepts.md", "Up to {} rows of each of four data files are read", "ops.index.verify.proof", "_ROWS", 1),
     ("concepts.md", "exact search on a sample: {} rows at k = 10", "ops.recall.curves", "GATE_QUERIES", 1),
     ("concepts.md", "up to a {} of the bytes that stay", "ops.index.masked_recall", "_ONE_BYTE_IN", 1),
     ("concepts.md", "of the bytes that stay, {} MiB at least", "ops.index.masked_recall", "_ALWAYS_MEASURED", MIB),

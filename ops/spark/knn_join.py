@@ -55,8 +55,7 @@ from icepuffin.ops.spark.knn_blocks import (
     unpickled,
 )
 from icepuffin.ops.spark.spark_runner import SparkRunner
-from icepuffin.ops.spark.spark_types import spark_schema
-from icepuffin.ops.spark.spread import spread_by
+from icepuffin.ops.spark.spark_types import spark_schema, spread_by
 
 _OWN_COLUMNS = ("rank", "distance")
 BLOCK_ROWS = 2_048

@@ -13,7 +13,7 @@ from icepuffin.ops.process.threads import thread_count
 from icepuffin.ops.spark.broadcasts import broadcast_for_job, broadcast_for_owner
 from icepuffin.ops.spark.errors import reported, require_live
 from icepuffin.ops.spark.places import Executors, places_of
-from icepuffin.ops.spark.spread import spread_by
+from icepuffin.ops.spark.spark_types import spread_by
 from icepuffin.ops.tasks.run import RESULT_SCHEMA, TaskFailure, run_broadcast, run_carried, run_packed
 from icepuffin.ops.tasks.shared_parts import pickle_without, shared_parts
 from icepuffin.ops.tasks.task_runner import BroadcastBytes, Progress, R, RunnerError, T

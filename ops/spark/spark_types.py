@@ -2,9 +2,12 @@
 
 import datetime as dt
 import uuid
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 def spark_schema(schema: pa.Schema) -> pa.Schema:
@@ -49,3 +52,14 @@ def _python_value(value: Any) -> Any:
         case list() | tuple():
             return type(value)(_python_value(item) for item in value)
     return value
+
+
+def spread_by(frame: "DataFrame", column: str, parts: int) -> "DataFrame":
+    """The rows in `parts` partitions, those of one number, 0 to parts - 1, in one.
+
+    Spark 4.0 spreads them by ranges of a sample: all that made the rows is done once more for it, and two numbers may
+    share a partition.
+    """
+    if hasattr(frame, "repartitionById"):
+        return frame.repartitionById(parts, column)
+    return frame.repartitionByRange(parts, column)

@@ -12,8 +12,7 @@ from icepuffin.ann_kernels.sketches.theta import union
 from icepuffin.ops.model import LiveFile
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.tasks.sketches.sketch_plan import plan_tasks
-from icepuffin.ops.tasks.sketches.theta_task import FilePart, SketchTask, sketch_files
-from icepuffin.ops.tasks.sketches.united_sketches import UnitedSketches
+from icepuffin.ops.tasks.sketches.theta_task import FilePart, SketchTask, UnitedSketches, sketch_files
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta.columns import SketchedColumn
 from icepuffin.ops.theta.earlier_sketches import Places

@@ -33,7 +33,7 @@ from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag
 from icepuffin.ops.recall.recall_reports import RecallReporter, RecallReports
 from icepuffin.ops.resources import Catalogs, Engine
 from icepuffin.ops.runs.index_runs import refresh_index
-from icepuffin.ops.runs.sketches import refresh_sketches
+from icepuffin.ops.theta import count_theta_sketches
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.instance import open_instance
@@ -266,7 +266,7 @@ def test_a_file_that_is_gone_is_a_fault_and_no_crash(lake: Lake, catalogs: Catal
 def test_sketches_that_cannot_be_read_are_found(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> None:
     check = sketches_check(spec)
     assert number(result(check, catalogs), "why") == "there are no sketches yet"
-    report = refresh_sketches(ENGINE.run_on(lake.table, lake.head()), lake.head())
+    report = count_theta_sketches(ENGINE.run_on(lake.table, lake.head()), lake.head()).publish()
     assert result(check, catalogs).passed
     path = Path((report.statistics_path or "").removeprefix("file://"))
     data = bytearray(path.read_bytes())

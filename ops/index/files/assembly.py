@@ -29,14 +29,16 @@ from icepuffin.ops.index.files.included_blobs import (
 )
 from icepuffin.ops.index.files.pack_files import PackedBlob, PackFiles, blob_bodies, new_places, unlike_written
 from icepuffin.ops.index.files.planned_blobs import (
+    ShardPart,
     planned_addresses,
     planned_attributes,
     planned_blob,
     planned_included,
     planned_included_values,
+    shard_ranges,
     tombstone_ratio,
+    written_parts,
 )
-from icepuffin.ops.index.files.shard_parts import ShardPart, shard_ranges, written_parts
 from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.stages import ShardSet
 from icepuffin.ops.index.versions.index_packs import MOST_PACK_BYTES, is_pack, pack_number, packs_to_share

@@ -3,11 +3,11 @@ those of other files are read and staged. See docs/formats.md.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.index.files.blob_groups import blob_groups
 from icepuffin.ops.index.files.unread_columns import live_files_by_slot, unread_columns
 from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.versions.version_reader import place_of, read_included_blob
@@ -127,6 +127,22 @@ class ValuesBlob:
             places[part.values] = pack, offset
             offset += part.place.length
         return places
+
+
+P = TypeVar("P")
+
+
+def blob_groups(pieces: Iterable[P], length_of: Callable[[P], int], most: int) -> Iterator[tuple[P, ...]]:
+    """All pieces in order, as many at a time as have `most` bytes together; one alone may have more."""
+    group, size = list[P](), 0
+    for piece in pieces:
+        if group and size + length_of(piece) > most:
+            yield tuple(group)
+            group, size = [], 0
+        group.append(piece)
+        size += length_of(piece)
+    if group:
+        yield tuple(group)
 
 
 def values_blobs(columns: Sequence[IncludedColumn], is_written: Callable[[IncludedPart], bool]) -> list[ValuesBlob]:

@@ -9,8 +9,7 @@ from icepuffin.ops.binding.derived_snapshots import NewPack
 from icepuffin.ops.index.errors import CoverageError
 from icepuffin.ops.index.files.background_file import BackgroundFile, Segments
 from icepuffin.ops.index.files.included_blobs import Place, Values, ValuesBlob
-from icepuffin.ops.index.files.planned_blobs import planned_included_values
-from icepuffin.ops.index.files.shard_parts import ShardPart
+from icepuffin.ops.index.files.planned_blobs import ShardPart, planned_included_values
 from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.versions.index_packs import divided
 from icepuffin.ops.model import CREATED_BY, ObjectRange

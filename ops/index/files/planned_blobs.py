@@ -1,18 +1,20 @@
 """The blobs of a version's file and of its pack, as they are planned: types, fields, properties."""
 
 import json
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
-from icepuffin.ops.index.files.included_blobs import ValuesBlob
+from icepuffin.ops.index.files.included_blobs import Place, ValuesBlob, blob_groups
 from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.versions.version_reader import BYTES_BY_PACK, RECALL_CURVE
+from icepuffin.ops.model import ObjectRange, StoredRun
 from icepuffin.ops.tasks.shard_task import ShardResult
 from icepuffin.puffin import PlannedBlob
 from icepuffin.puffin.blobs import included_columns_blob as included_codec
 from icepuffin.puffin.blobs.attributes_blob import AttributeBlob
 from icepuffin.puffin.blobs.included_columns_blob import IncludedBlob
 from icepuffin.puffin.blobs.shard_header import ALIGNMENT
-from icepuffin.puffin.types import BlobType, community_type
+from icepuffin.puffin.types import MAX_BLOB_BYTES, BlobType, community_type
 
 
 def planned_blob(
@@ -99,3 +101,51 @@ def planned_addresses(plan: VersionPlan, shard: ShardResult, length: int) -> Pla
     """Where the rows of a shard lie since they have moved."""
     properties = {"ann.shard_id": str(shard.shard_id), "ann.build_id": plan.build_id, "count": str(shard.count)}
     return planned_blob(plan, BlobType.ADDRESSES, length, codec=None, **properties)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPart:
+    """The blob of a shard, or vectors that lie apart from it."""
+
+    shard: ShardResult
+    runs: tuple[StoredRun, ...] = ()
+    """Runs of vectors; empty for the blob of the shard"""
+
+    @property
+    def sources(self) -> tuple[ObjectRange, ...]:
+        """The places of its bytes now, in order."""
+        return tuple(run.place for run in self.runs) or (self.shard.stored.blob,)
+
+    @property
+    def length(self) -> int:
+        return sum(source.length for source in self.sources)
+
+    def planned(self, plan: VersionPlan) -> PlannedBlob:
+        """The blob that it is to be."""
+        return planned_vectors(plan, self.shard, self.length) if self.runs else planned_shard(plan, self.shard)
+
+    def places(self, number: int, offset: int) -> dict[ObjectRange, Place]:
+        """The new place of each of its sources, where it begins at `offset` of a pack, or of the version's own file."""
+        places = {}
+        for source in self.sources:
+            places[source] = number, offset
+            offset += source.length
+        return places
+
+
+def shard_ranges(shard: ShardResult) -> tuple[ObjectRange, ...]:
+    """The places of a shard and of its vectors now; without its addresses."""
+    return shard.stored.blob, *(run.place for run in shard.stored.runs)
+
+
+def written_parts(shards: Iterable[ShardResult], is_shared: Callable[[ObjectRange], bool]) -> list[ShardPart]:
+    """The parts of the shards that a version has to write, in the order of a file."""
+    return [part for shard in shards for part in _parts(shard, is_shared)]
+
+
+def _parts(shard: ShardResult, is_shared: Callable[[ObjectRange], bool]) -> Iterator[ShardPart]:
+    if not is_shared(shard.stored.blob):
+        yield ShardPart(shard)
+    written = (run for run in shard.stored.runs if not is_shared(run.place))
+    for runs in blob_groups(written, lambda run: run.place.length, MAX_BLOB_BYTES):
+        yield ShardPart(shard, runs)

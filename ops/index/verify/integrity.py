@@ -1,7 +1,7 @@
 """Integrity: whether a version's file is what its routing blob says, and its nodes are the rows of its snapshot."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,9 +17,7 @@ from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definitions.definition_columns import resolve_field
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition, LaterDefinitionError
-from icepuffin.ops.index.verify.attribute_proof import attribute_faults
-from icepuffin.ops.index.verify.included_proof import included_faults
-from icepuffin.ops.index.verify.node_sample import draw_nodes, vectors_of
+from icepuffin.ops.index.verify.column_proof import attribute_faults, included_faults
 from icepuffin.ops.index.verify.self_search_proof import SelfSearch, fault_of
 from icepuffin.ops.index.versions.version_reader import (
     balls_of,
@@ -30,14 +28,18 @@ from icepuffin.ops.index.versions.version_reader import (
 )
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
 from icepuffin.ops.process.large_arrays import NoRoomError
-from icepuffin.ops.rows.vector_column import VectorSchema
+from icepuffin.ops.rows.addresses import addresses_of, rows_at
+from icepuffin.ops.rows.datafile import take_rows
+from icepuffin.ops.rows.vector_column import VectorSchema, element_type_of
 from icepuffin.ops.shards.cell_rows import require_codes
 from icepuffin.ops.shards.shard_reader import check_shard, open_shard
 from icepuffin.ops.storage import open_storage, relative_to
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.matching.self_search import SelfSearchResult, SelfSearchTask, self_search
 from icepuffin.ops.tasks.matching.tally import RowsResult, RowsTask, Tally, tally_of, tally_rows
+from icepuffin.ops.tasks.rows import by_file, live_nodes
 from icepuffin.ops.tasks.task_runner import Progress, RunContext, TaskRunner, small_work_runner
+from icepuffin.ops.tasks.vectors import prepared, vectors_at
 from icepuffin.puffin import BytesSource, PuffinReader
 from icepuffin.puffin.blobs import attributes_blob, centroid_blob, deletion_vector_blob, routing_blob
 from icepuffin.puffin.blobs.centroid_blob import CentroidIndex
@@ -50,6 +52,10 @@ _COLUMN_BLOBS = (BlobType.ATTRIBUTES, BlobType.TOKENS)
 _TASKS = 64
 """Tasks that reading all rows is split into, so that progress shows"""
 _COPIES_AT_ONCE = 4_096
+_FILES = 4
+"""Data files that a shard's sample lies in, at most"""
+_RUN = 16
+"""Nodes per data file; their rows lie side by side, so that few row groups are read"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,3 +333,41 @@ def check_kept(stored: StoredShard, number: int, storage: StorageConfig) -> None
         check_shard(stored, storage)
     except PuffinError as error:
         raise ChecksumError(f"{stored.path}, shard {number}: {error}; `icepuffin refresh --verify` mends it") from error
+
+
+def draw_nodes(shard: Shard, tombstones: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.int64]:
+    """int64[n], ascending: addresses of some live nodes of a shard, at most _FILES runs of _RUN nodes each."""
+    addresses = np.sort(addresses_of(shard.file_slots, shard.row_positions)[live_nodes(shard.count, tombstones)])
+    rng = np.random.default_rng(seed)
+    slots = rows_at(addresses)[0]
+    drawn = [np.empty(0, np.int64)]
+    for slot in rng.permutation(np.unique(slots))[:_FILES]:
+        first, last = np.searchsorted(slots, (slot, slot + 1))
+        start = int(rng.integers(first, max(first, last - _RUN) + 1))
+        drawn.append(addresses[start : min(start + _RUN, last)])
+    return np.sort(np.concatenate(drawn))
+
+
+def vectors_of(
+    addresses: npt.NDArray[np.int64],
+    files: Mapping[FileSlot, LiveFile],
+    schema: Schema,
+    field_id: int,
+    dims: int,
+    metric: Metric,
+    storage: StorageConfig,
+) -> npt.NDArray[np.float32]:
+    """f32[n, D] prepared: the vectors that the table has at addresses int64[n], which are live rows.
+
+    Raises VectorColumnError, DataFileError, StorageError.
+    """
+    slots, positions = rows_at(addresses)
+    out = np.empty((len(addresses), dims), np.float32)
+    for slot, places in by_file(slots):
+        file = files[FileSlot(slot)]
+        rows = take_rows(open_storage(file.path, storage), file, schema, [field_id], positions[places])
+        raw = vectors_at(
+            rows.column(0).combine_chunks(), positions[places], file, dims, element_type_of(schema, field_id)
+        )
+        out[places] = prepared(raw, positions[places], file, metric)
+    return out

@@ -1,5 +1,6 @@
 """Theta sketches on executors: tasks read data files or row groups, and return images of files and of unions."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,7 +20,6 @@ from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.table.live_rows import read_live
 from icepuffin.ops.table.row_deletes import deleted_in_group
 from icepuffin.ops.tasks.sketches.theta_columns import update_from_arrow
-from icepuffin.ops.tasks.sketches.united_sketches import UnitedSketches
 from icepuffin.puffin.blobs.theta_blob import ThetaSketch, encode
 
 BATCH_ROWS = 1 << 16
@@ -153,3 +153,22 @@ def _column_names(parquet: ParquetObject, file_part: FilePart, schema: Schema) -
     if any(i in constant or schema.find_field(i).initial_default is not None for i in lacking):
         return None
     return {field_id: name_of[field_id] for field_id in field_ids if field_id in name_of}
+
+
+class UnitedSketches:
+    """One union per column. Memory: 128 KiB per column, however many sketches are added, in any order."""
+
+    def __init__(self) -> None:
+        self._unions: defaultdict[int, ThetaAccumulator] = defaultdict(ThetaAccumulator)
+
+    def add(self, field_id: int, sketch: ThetaSketch) -> None:
+        """Add all that a sketch of a column has seen."""
+        self._unions[field_id].update_sketch(sketch.theta, sketch.hashes)
+
+    def union(self, field_id: int) -> ThetaSketch:
+        """The union of a column; empty where nothing was added."""
+        return ThetaSketch(*self._unions[field_id].result())
+
+    def unions(self) -> dict[int, ThetaSketch]:
+        """The unions of the columns of which a sketch was added, by field id."""
+        return {field_id: self.union(field_id) for field_id in self._unions}

@@ -28,7 +28,7 @@ from icepuffin.ops.index import (
     materialize_index,
 )
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy
-from icepuffin.ops.index.verify import integrity, node_sample, proof
+from icepuffin.ops.index.verify import integrity, proof
 from icepuffin.ops.index.verify.integrity import check_integrity, check_kept
 from icepuffin.ops.index.versions import index_packs, version_reader
 from icepuffin.ops.index.versions.version_reader import open_version
@@ -391,13 +391,13 @@ def test_rows_of_all_shards_are_taken_from_a_data_file_at_once(table: Table, mon
     """Each shard's rows by themselves are a read of the same row groups for every shard."""
     version, reads_by_file = tagged_version(table, "e"), Counter[str]()
     assert version is not None
-    take = node_sample.take_rows
+    take = integrity.take_rows
 
     def counted(storage: Storage, file: LiveFile, *rest: Any) -> pa.Table:
         reads_by_file[file.path] += 1
         return take(storage, file, *rest)
 
-    monkeypatch.setattr(node_sample, "take_rows", counted)
+    monkeypatch.setattr(integrity, "take_rows", counted)
     report = check_integrity(RunContext(table, STORAGE), version)
     assert (report.faults, report.shards) == ((), DEFINITION.shards)
     assert set(reads_by_file.values()) == {1}

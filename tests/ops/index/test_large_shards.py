@@ -16,7 +16,7 @@ from icepuffin.ann_kernels.codes import rotated_quantization
 from icepuffin.ann_kernels.graphs import vamana
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index import Action, IndexDefinition, materialize_index
-from icepuffin.ops.index.files import shard_parts
+from icepuffin.ops.index.files import planned_blobs
 from icepuffin.ops.index.planning import sizes
 from icepuffin.ops.index.planning.sizes import (
     IMBALANCE,
@@ -236,7 +236,7 @@ def test_vectors_that_no_blob_holds_lie_in_several(
     row_bytes = 4 * DIMS
     most = 100 * row_bytes + 5
     monkeypatch.setattr(shard_task, "MAX_BLOB_BYTES", most)
-    monkeypatch.setattr(shard_parts, "MAX_BLOB_BYTES", most)
+    monkeypatch.setattr(planned_blobs, "MAX_BLOB_BYTES", most)
     monkeypatch.setattr(index_packs, "PACK_BYTES", 1)
     monkeypatch.setattr(vector_runs, "LEAST_BYTES", row_bytes)
     table, definition = table_factory(), replace(DEFINITION, shards=1, max_deltas=1)

@@ -21,7 +21,7 @@ from icepuffin.ops.rows.vector_column import VectorColumnError
 from icepuffin.ops.spark import broadcasts, spark_runner
 from icepuffin.ops.spark.errors import reported
 from icepuffin.ops.spark.spark_runner import SparkRunner
-from icepuffin.ops.spark.spread import spread_by
+from icepuffin.ops.spark.spark_types import spread_by
 from icepuffin.ops.storage import ObjectMissingError, StorageError
 from icepuffin.ops.tasks.task_runner import (
     BroadcastBytes,

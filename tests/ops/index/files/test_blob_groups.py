@@ -2,7 +2,7 @@
 
 import pytest
 
-from icepuffin.ops.index.files.blob_groups import blob_groups
+from icepuffin.ops.index.files.included_blobs import blob_groups
 
 
 @pytest.mark.parametrize(

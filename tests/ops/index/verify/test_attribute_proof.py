@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from icepuffin.ops.index.verify.attribute_proof import _equal
+from icepuffin.ops.index.verify.column_proof import _equal
 from icepuffin.ops.rows import attributes
 from icepuffin.puffin.blobs.attributes_blob import AttributeEntry, FileValues, entry_of, list_entry_of
 

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.index.verify.node_sample import draw_nodes, vectors_of
+from icepuffin.ops.index.verify.integrity import draw_nodes, vectors_of
 from icepuffin.ops.model import FileSlot
 from icepuffin.ops.rows.addresses import addresses_of, rows_at
 from icepuffin.ops.table.live_files import live_files

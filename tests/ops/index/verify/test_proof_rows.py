@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.sketches.hashing import content_hash
-from icepuffin.ops.index.verify.proof_rows import draw_rows
+from icepuffin.ops.index.verify.proof import draw_rows
 from icepuffin.ops.rows.addresses import rows_at
 from icepuffin.ops.storage import relative_to
 from icepuffin.ops.table.live_files import live_files

@@ -10,8 +10,7 @@ from icepuffin.ann_kernels.sketches.theta import ThetaAccumulator
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.rows.datafile import DataFileError
 from icepuffin.ops.tasks.sketches.theta_columns import update_from_arrow
-from icepuffin.ops.tasks.sketches.theta_task import FilePart, SketchTask, sketch_files
-from icepuffin.ops.tasks.sketches.united_sketches import UnitedSketches
+from icepuffin.ops.tasks.sketches.theta_task import FilePart, SketchTask, UnitedSketches, sketch_files
 from icepuffin.puffin.blobs.theta_blob import decode
 from tests.naive import theta as naive
 

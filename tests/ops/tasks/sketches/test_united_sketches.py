@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icepuffin.ann_kernels.sketches.theta import ThetaAccumulator, union
-from icepuffin.ops.tasks.sketches.united_sketches import UnitedSketches
+from icepuffin.ops.tasks.sketches.theta_task import UnitedSketches
 from icepuffin.puffin.blobs.theta_blob import MAX_THETA, ThetaSketch, decode, encode
 from tests.naive import theta as naive
 

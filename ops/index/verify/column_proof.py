@@ -1,13 +1,18 @@
-"""Proof that the values of the columns for conditions are those of the data files: all of them are read again."""
+"""Proof that values of columns in a version, for conditions and for answers, are those of the data files: all of them
+are read again.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from pyiceberg.schema import Schema
 
+from icepuffin.ops.binding.bound_versions import DerivedVersion
+from icepuffin.ops.index.versions.version_reader import place_of
 from icepuffin.ops.model import FileSlot, LiveFile
 from icepuffin.ops.rows.attributes import is_by_name, reading_of
 from icepuffin.ops.tasks.attribute_task import AttributesTask, ColumnsOfFile, read_attributes
+from icepuffin.ops.tasks.included_task import IncludedCheck, IncludedPart, PartToCheck, check_included
 from icepuffin.ops.tasks.task_runner import RunContext, balanced_groups, small_work_runner
 from icepuffin.puffin.blobs.attributes_blob import (
     AttributeBlob,
@@ -17,6 +22,7 @@ from icepuffin.puffin.blobs.attributes_blob import (
     lists_of,
     values_of,
 )
+from icepuffin.puffin.blobs.included_columns_blob import IncludedBlob, IncludedEntry
 
 
 def attribute_faults(
@@ -32,8 +38,9 @@ def attribute_faults(
     for blob in blobs:
         for entry in blob.entries:
             slot = FileSlot(entry.slot)
-            number = _schema_number(schemas, files.get(slot), blob.field_id, entry)
-            if number is not None:
+            file = None if entry.left_out else files.get(slot)
+            reading = (number for number, schema in enumerate(schemas) if _reads_so(schema, file, blob.field_id, entry))
+            if (number := next(reading, None)) is not None:
                 entries[entry.slot, blob.field_id] = blob, entry
                 columns.setdefault((number, slot), []).append(blob.field_id)
     tasks = []
@@ -52,18 +59,42 @@ def attribute_faults(
                 yield f"{files[FileSlot(read.slot)].path}: the values of column {field_id} for conditions are others"
 
 
-def _schema_number(
-    schemas: Sequence[Schema], file: LiveFile | None, field_id: int, entry: AttributeEntry
-) -> int | None:
-    """Number of the first schema by which a file's column would be read as it was; None where there is none."""
-    if file is None or entry.left_out:
-        return None
-    for number, schema in enumerate(schemas):
-        if field_id in {field.field_id for field in schema.fields} and entry.reading == reading_of(
-            schema, file, field_id, by_name=is_by_name(entry.reading)
-        ):
-            return number
-    return None
+def included_faults(
+    run: RunContext,
+    version: DerivedVersion,
+    blobs: Sequence[IncludedBlob],
+    files: Mapping[FileSlot, LiveFile],
+    schemas: Sequence[Schema],
+) -> Iterator[str]:
+    """One line on each column of a file whose stored values are damaged, or not those of the file.
+
+    `files`: those of the version's snapshot. `schemas`: those that the columns may have been read by. What would be
+    read in another way today is not used: it is read and decoded, and not compared. Raises DataFileError, StorageError.
+    """
+    parts = []
+    for blob in blobs:
+        for entry in blob.entries:
+            if entry.left_out:
+                continue
+            part = IncludedPart(blob.field_id, entry, place_of(version, entry))
+            if not part.place.path:
+                yield f"column {blob.field_id}: the pack of the values of file slot {entry.slot} is gone"
+                continue
+            file = files.get(FileSlot(entry.slot))
+            schema = next((schema for schema in schemas if _reads_so(schema, file, blob.field_id, entry)), None)
+            parts.append(PartToCheck(part, None if schema is None else file, schema))
+    chosen = small_work_runner(run.runner, sum(part.part.entry.length for part in parts))
+    groups = balanced_groups(parts, chosen, lambda part: (part.part.entry.slot, part.part.entry.length))
+    tasks = [IncludedCheck(group, run.storage) for group in groups]
+    for faults in chosen.run(check_included, tasks, label="read included columns"):
+        yield from faults
+
+
+def _reads_so(schema: Schema, file: LiveFile | None, field_id: int, entry: AttributeEntry | IncludedEntry) -> bool:
+    """Whether a file's column would be read by a schema as its values were; never, where there is no file."""
+    if file is None or field_id not in {field.field_id for field in schema.fields}:
+        return False
+    return entry.reading == reading_of(schema, file, field_id, by_name=is_by_name(entry.reading))
 
 
 def _equal(kept: AttributeEntry, read: AttributeEntry, *, of_lists: bool) -> bool:
