@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 
 from icepuffin.assets.charts import render
-from icepuffin.assets.failures import no_vain_retries
+from icepuffin.assets.derived_asset import derived_asset
 from icepuffin.assets.glance import version_glance
 from icepuffin.assets.markdown import plain_text
 from icepuffin.assets.metadata import (
@@ -22,7 +22,6 @@ from icepuffin.assets.metadata import (
     snapshot_metadata,
 )
 from icepuffin.assets.partitions import snapshot_of, snapshot_partitions
-from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.index_report import IndexReport
@@ -30,6 +29,7 @@ from icepuffin.ops.index.planning.own_versions import versions_of
 from icepuffin.ops.index.upkeep.recall_history import recall_drift, recall_history
 from icepuffin.ops.model import Action
 from icepuffin.ops.recall.confidence import confidence_interval
+from icepuffin.ops.resources import Engine
 from icepuffin.ops.runs.index_runs import current_definition, refresh_index
 from icepuffin.ops.search.overview import overview
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
@@ -185,45 +185,9 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
     """
     key = spec.index_key(definition.name)
 
-    @dg.asset(
-        key=key,
-        deps=[spec.key],
-        kinds=set(spec.attributes.kinds or ("python", "puffin")),
-        owners=spec.attributes.owners,
-        tags=spec.attributes.tags,
-        description=_description(definition),
-        metadata={
-            "column": definition.column,
-            "metric": str(definition.metric),
-            "target recall": definition.target_recall,
-        },
-        check_specs=[
-            _check_per_snapshot(
-                spec, key, "recall", "Recall against exact search, measured before the commit: the gate."
-            ),
-            _check_per_snapshot(
-                spec, key, "tombstones", "Share of tombstones, against the ratio over which a shard is rebuilt."
-            ),
-            _check_per_snapshot(
-                spec, key, "layout", "Do codebook and shards still fit the rows, as at the last build?"
-            ),
-        ],
-        partitions_def=snapshot_partitions(spec),
-        group_name=spec.group,
-        automation_condition=spec.attributes.automation,
-        required_resource_keys={spec.resources.catalogs, spec.resources.engine},
-        pool=spec.pool,
-        retry_policy=spec.retry_policy,
-    )
-    @no_vain_retries()
-    def ann_index(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]  # dagster tells checks from outputs by the bare class
-        snapshot_id = snapshot_of(context)
-        limit_pool(context.instance, spec.pool)
-        engine = spec.resources.engine_of(context)
-        table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
-        current = current_definition(table, definition, in_settings=definition.name in spec.settings.indexes)
-        run = engine.run_on(table, snapshot_id, spec.first_ref)
-        report = refresh_index(run, current, snapshot_id, log=context.log.info)
+    def make(context: dg.AssetExecutionContext, run: RunContext, engine: Engine) -> dg.MaterializeResult[Any]:
+        current = current_definition(run.table, definition, in_settings=definition.name in spec.settings.indexes)
+        report = refresh_index(run, current, snapshot_of(context), log=context.log.info)
         metadata: dict[str, Any] = {
             **version_metadata(run, current, report),
             **(engine.cost_model.report_costs(report) if engine.cost_model else {}),
@@ -252,4 +216,20 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
             ],
         )
 
-    return ann_index
+    checks = {
+        "recall": "Recall against exact search, measured before the commit: the gate.",
+        "tombstones": "Share of tombstones, against the ratio over which a shard is rebuilt.",
+        "layout": "Do codebook and shards still fit the rows, as at the last build?",
+    }
+    return derived_asset(
+        spec,
+        key,
+        make,
+        description=_description(definition),
+        metadata={
+            "column": definition.column,
+            "metric": str(definition.metric),
+            "target recall": definition.target_recall,
+        },
+        check_specs=[_check_per_snapshot(spec, key, name, about) for name, about in checks.items()],
+    )

@@ -5,7 +5,7 @@ Only the properties that return Dagster's own types import Dagster: the command 
 
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,8 @@ class AssetAttributes:
     """Condition under which Dagster requests runs of the derived assets, in place of the sensor."""
     partitions: str = ""
     """Name of the partitions definition."""
+    execute: Callable[[Any, Callable[[], Any]], Any] = lambda _, materialize: materialize()
+    """Function that materialises a derived asset, from the context of its step and what icepuffin does by itself"""
 
 
 @dataclass(frozen=True, slots=True)

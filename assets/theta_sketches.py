@@ -4,7 +4,7 @@ from typing import Any
 
 import dagster as dg
 
-from icepuffin.assets.failures import no_vain_retries
+from icepuffin.assets.derived_asset import derived_asset
 from icepuffin.assets.glance import value_bars
 from icepuffin.assets.metadata import (
     bar_chart,
@@ -15,10 +15,11 @@ from icepuffin.assets.metadata import (
     readable_bytes,
     snapshot_metadata,
 )
-from icepuffin.assets.partitions import snapshot_of, snapshot_partitions
-from icepuffin.assets.pools import limit_pool
+from icepuffin.assets.partitions import snapshot_of
 from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.resources import Engine
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
+from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta import count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaOutcome, ThetaReport
 
@@ -29,31 +30,9 @@ _MOST_PLOTTED = 6
 def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
     """`<table>/theta_sketches`, one partition per snapshot. Materialising it twice writes nothing the second time."""
 
-    @dg.asset(
-        key=spec.theta_key,
-        deps=[spec.key],
-        kinds=set(spec.attributes.kinds or ("python", "puffin")),
-        owners=spec.attributes.owners,
-        tags=spec.attributes.tags,
-        description=(
-            "Estimated number of distinct values (NDV) of each column, in the snapshot's statistics file, where Spark "
-            "and Trino look for it."
-        ),
-        partitions_def=snapshot_partitions(spec),
-        group_name=spec.group,
-        automation_condition=spec.attributes.automation,
-        required_resource_keys={spec.resources.catalogs, spec.resources.engine},
-        pool=spec.pool,
-        retry_policy=spec.retry_policy,
-    )
-    @no_vain_retries()
-    def theta_sketches(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]  # dagster tells checks from outputs by the bare class
+    def make(context: dg.AssetExecutionContext, run: RunContext, engine: Engine) -> dg.MaterializeResult[Any]:
         snapshot_id = snapshot_of(context)
-        limit_pool(context.instance, spec.pool)
-        engine = spec.resources.engine_of(context)
-        table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
         columns = spec.settings.statistics.ndv_columns
-        run = engine.run_on(table, snapshot_id)
         context.log.info("snapshot %s: sketching with %s", snapshot_id, type(run.runner).__name__)
         report = count_theta_sketches(run, snapshot_id, columns=columns).publish()
         if report.note:
@@ -61,7 +40,7 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
         metadata: dict[str, Any] = {
             **_drawing(report),
             "summary": bullet_list(_summary(report)),
-            **snapshot_metadata(snapshots_by_id(table.metadata).get(report.snapshot_id)),
+            **snapshot_metadata(snapshots_by_id(run.table.metadata).get(report.snapshot_id)),
             "outcome": dg.MetadataValue.text(str(report.outcome)),
             **plotted(**{f"ndv/{column}": report.ndv[column] for column in list(report.ndv)[:_MOST_PLOTTED]}),
             **plotted(bytes=report.bytes_written, seconds=report.seconds),
@@ -75,7 +54,15 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
             data_version=dg.DataVersion(str(snapshot_id)),
         )
 
-    return theta_sketches
+    return derived_asset(
+        spec,
+        spec.theta_key,
+        make,
+        description=(
+            "Estimated number of distinct values (NDV) of each column, in the snapshot's statistics file, where Spark "
+            "and Trino look for it."
+        ),
+    )
 
 
 def _drawing(report: ThetaReport) -> dict[str, dg.MetadataValue[Any]]:

@@ -5,7 +5,7 @@ state.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -58,11 +58,18 @@ class TablesComponent(dg.StateBackedComponent):
 
     @property
     def asset_attributes(self) -> AssetAttributes:
-        return AssetAttributes()
+        return AssetAttributes(execute=self.execute)
 
     @property
     def resource_keys(self) -> ResourceKeys:
         return ResourceKeys()
+
+    def execute(
+        self, context: dg.AssetExecutionContext, materialize: Callable[[], dg.MaterializeResult[Any]]
+    ) -> dg.MaterializeResult[Any]:
+        """Materialise a derived asset of one snapshot. A subclass may do something before and after `materialize`."""
+        del context
+        return materialize()
 
     def write_state_to_path(self, state_path: Path) -> None:
         """Read the catalogs. An error is kept in the state, or raised where the state outlives the code server."""
@@ -336,6 +343,7 @@ class IcepuffinTableComponent(TablesComponent, dg.Resolvable):
             kinds=frozenset(_several(self.kinds)),
             automation=self.automation,
             partitions=self.partitions or "",
+            execute=self.execute,
         )
 
     @property
@@ -470,32 +478,14 @@ def build_defs(
     >>> [sensor.name for sensor in definitions.sensors]
     ['watch_demo_demo_packages']
     """
+    given = dict(locals())
     properties = 'write {"name": "demo", "type": "sql", "uri": "sqlite:///catalog.db"}'
     require_type(catalog, Mapping, "build_defs takes a mapping of catalog properties", properties)
     require_type(table, str, "build_defs takes the name of a table", 'write "namespace.table"')
+    keys = {"upstream": _asset_key(upstream), "key": _asset_key(key)}
+    tables = ("indexes", "tags", "statistics", "settings", "spark", "retention")
     return dg.build_defs_for_component(
-        IcepuffinTableComponent(
-            catalog=catalog,
-            table=table,
-            indexes=indexes or {},
-            upstream=_asset_key(upstream),
-            key=_asset_key(key),
-            key_prefix=_several(key_prefix),
-            group=group,
-            owners=owners,
-            tags=tags or {},
-            kinds=kinds,
-            automation=automation,
-            partitions=partitions,
-            snapshots=snapshots,
-            sensor_running=sensor_running,
-            statistics=statistics or {},
-            settings=settings or {},
-            spark=spark or {},
-            threads=threads,
-            retention=retention or {},
-            prices=prices,
-        )
+        IcepuffinTableComponent(**{**given, **keys, **{name: given[name] or {} for name in tables}})
     )
 
 

@@ -56,9 +56,9 @@ pytestmark = [  # Dagster warns of its own code, and of components of other pack
 ]
 
 
-def block(language: str) -> str:
-    """The first block of that language on the page."""
-    return str(re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[0])
+def block(language: str, number: int = 0) -> str:
+    """A block of that language on the page; the first one is number 0."""
+    return str(re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[number])
 
 
 @pytest.fixture
@@ -153,6 +153,17 @@ def test_the_function_makes_the_first_version(table: Any, instance: dg.DagsterIn
     assert graph.get(dg.AssetKey(["docs", "ann_index", "embedding"])).parent_keys == {dg.AssetKey("docs")}
     assert run_of_the_sensor_succeeds(definitions, instance)
     assert icepuffin.open_index(table.refresh()).coverage == "exact-version"
+
+
+def test_a_subclass_does_something_beside_each_materialisation(table: Any, instance: dg.DagsterInstance) -> None:
+    names: dict[str, Any] = {}
+    exec(block("python", 1), names)  # noqa: S102  our own page
+    definitions = dg.build_defs_for_component(names["AnnouncedTable"](**attributes(), statistics={"ndv": ["id"]}))
+    assert run_of_the_sensor_succeeds(definitions, instance)
+    (run,) = instance.get_runs()
+    messages = [entry.user_message for entry in instance.all_logs(run.run_id)]
+    assert f"theta_sketches has its snapshot {table.metadata.current_snapshot_id}" in messages
+    assert icepuffin.read_ndv(table.refresh()).fresh
 
 
 def test_the_page_has_at_most_ten_lines_of_yaml_and_of_python() -> None:
