@@ -3,7 +3,7 @@ live queries.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import dagster as dg
 from pyiceberg.table import Table
@@ -26,9 +26,6 @@ from icepuffin.ops.table.snapshots import find_snapshot, newest_data_snapshots, 
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta.ndv import nearest_statistics
 from icepuffin.ops.theta.statistics_slot import damage_of
-
-if TYPE_CHECKING:  # numba
-    from icepuffin.ops.index.verify.integrity import Integrity
 
 _Results: TypeAlias = dg.AssetCheckResult | Iterator[dg.AssetCheckResult]
 _VERSIONS_DRAWN = 60
@@ -209,6 +206,7 @@ def integrity_result(spec: TableSpec, definition: IndexDefinition, catalogs: Cat
     from icepuffin.ops.index.verify.integrity import check_integrity, remedy  # noqa: PLC0415  numba: not to define the check
 
     report = check_integrity(RunContext(table, storage_of(table)), version)
+    unsearched = "see the faults" if report.faults else "the index has no graphs"
     for fault in listed(report.faults):
         dg.get_dagster_logger().error("%s: %s", report.path, fault)
     return dg.AssetCheckResult(
@@ -219,7 +217,7 @@ def integrity_result(spec: TableSpec, definition: IndexDefinition, catalogs: Cat
             "bytes read": report.bytes_read,
             "shards": report.shards,
             "rows compared": report.rows,
-            "self-search": report.self_search.summary if report.self_search else _why_not_searched(report),
+            "self-search": report.self_search.summary if report.self_search else f"not done: {unsearched}",
             "faults": "; ".join(listed(report.faults)) or "none",
             **recall_so_far(recall_history(versions_of(table, definition)), definition.target_recall),
             **({"what to do": remedy(spec.identifier, definition.name, version, report)} if report.faults else {}),
@@ -253,10 +251,6 @@ def sketches_check(spec: TableSpec) -> dg.AssetChecksDefinition:
         )
 
     return integrity
-
-
-def _why_not_searched(report: "Integrity") -> str:
-    return "not done: see the faults" if report.faults else "not done: the index has no graphs"
 
 
 def live_recall_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChecksDefinition:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.binding.bound_versions import DerivedVersion, tagged_version
+from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
@@ -81,7 +81,8 @@ def index_samples(
     if version is None:
         return
     yield MetricSample("icepuffin_index_published_timestamp_seconds", labels, version.timestamp_ms / 1000)
-    yield MetricSample("icepuffin_index_bytes", {**labels, "in": "file"}, _file_bytes(table, version))
+    file = statistics_by_id(table.metadata)[version.index_snapshot_id]
+    yield MetricSample("icepuffin_index_bytes", {**labels, "in": "file"}, file.file_size_in_bytes)
     yield MetricSample("icepuffin_index_bytes", {**labels, "in": "packs"}, sum(pack.size for pack in version.packs))
     measured = Measurement.parse(version.measurement)
     if measured is not None:
@@ -96,10 +97,6 @@ def cache_samples() -> Iterator[MetricSample]:
     for source, count in cache.reads.items():
         yield MetricSample("icepuffin_shard_cache_reads_total", {"from": source}, count)
     yield MetricSample("icepuffin_shard_cache_memory_bytes", {}, cache.bytes_in_memory)
-
-
-def _file_bytes(table: Table, version: DerivedVersion) -> int:
-    return statistics_by_id(table.metadata)[version.index_snapshot_id].file_size_in_bytes
 
 
 def _number(value: float) -> str:

@@ -146,14 +146,10 @@ def most_bytes(header: ShardHeader, size: int, *, compact: bool = False) -> int:
     elif _holds_vectors(header):
         lengths.append(4 * count * dims)
         if count >= FEWEST_CODED:
-            lengths += [count * _code_bytes(dims), 4 * count, 4 * count, 4 * dims, count, count * row_bytes(dims)]
+            lengths += [count * (dims + -dims % BLOCK), 4 * count, 4 * count, 4 * dims, count, count * row_bytes(dims)]
     elif header.pq_m:
         lengths += [(4 << header.pq_bits) * dims, count * header.pq_bytes]
     return room_for(lengths)
-
-
-def _code_bytes(dims: int) -> int:
-    return dims + -dims % BLOCK
 
 
 def scratch_bytes(header: ShardHeader, piece_bytes: int) -> int:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.statistics import BlobMetadata
 
 from icepuffin.ops.binding.bound_versions import own_tag_target
 from icepuffin.ops.binding.manifest_lists import require_committable
@@ -92,16 +91,11 @@ def is_current(plan: SketchPlan, store: Storage) -> bool:
     return (
         statistics is not None
         and all(i in current and not is_outdated(blob.properties) for i, blob in listed.items())
-        and all(i in listed and _is_current(listed[i], seal, plan.snapshot) for i, seal in plan.build_ids.items())
+        and all(i in listed and sealed_as(listed[i].properties) == seal for i, seal in plan.build_ids.items())
+        # an engine may carry blobs over to another snapshot, where no planner may use them
+        and all(counted_for(listed[i], plan.snapshot) for i in plan.build_ids)
         and store.exists(statistics.statistics_path)
     )
-
-
-def _is_current(blob: BlobMetadata, build_id: str, snapshot: Snapshot) -> bool:
-    """Whether a blob has the build id and was counted for this snapshot: an engine may carry blobs over to another one,
-    where no planner may use them.
-    """
-    return sealed_as(blob.properties) == build_id and counted_for(blob, snapshot)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,14 +40,12 @@ def attribute_blobs(run: RunContext, plan: VersionPlan, files: Sequence[CoveredF
     for new in chosen.run(read_attributes, tasks, label="read columns for conditions", progress=watched):
         for field_id, entry in new:
             entries[field_id][FileSlot(entry.slot)] = entry
-    return [
-        _fitting(AttributeBlob(field_id, _in_order(entries[field_id]), of_lists=_is_list(plan, field_id)))
-        for field_id in plan.filter_ids
-    ]
-
-
-def _is_list(plan: VersionPlan, field_id: int) -> bool:
-    return isinstance(plan.column_schema.find_type(field_id), ListType)
+    blobs = []
+    for field_id, by_slot in entries.items():
+        of_lists = isinstance(plan.column_schema.find_type(field_id), ListType)
+        in_order = tuple(by_slot[slot] for slot in sorted(by_slot))
+        blobs.append(_fitting(AttributeBlob(field_id, in_order, of_lists=of_lists)))
+    return blobs
 
 
 def _kept(
@@ -74,10 +72,6 @@ def _kept(
         if entry.reading == reading_of(plan.column_schema, file, field_id, by_name=is_by_name(entry.reading)):
             kept[slot] = entry
     return kept
-
-
-def _in_order(entries: Mapping[FileSlot, AttributeEntry]) -> tuple[AttributeEntry, ...]:
-    return tuple(entries[slot] for slot in sorted(entries))
 
 
 def _fitting(blob: AttributeBlob) -> AttributeBlob:

@@ -21,6 +21,7 @@ def planned_blob(
     plan: VersionPlan, blob_type: BlobType, length: int, *, codec: str | None, **properties: str
 ) -> PlannedBlob:
     """A blob of the vector column, under the name that the definition has for its type."""
+    algorithm = "vamana" if plan.definition.has_graphs else "centroid"  # what finds rows by the blob
     return PlannedBlob(
         type=community_type(blob_type) if plan.definition.blob_names == "community" else blob_type,
         fields=(plan.field_id,),
@@ -28,14 +29,9 @@ def planned_blob(
         sequence_number=plan.live.sequence_number,
         length=length,
         codec=codec,
-        properties={"algorithm": _algorithm(plan), "base_snapshot_id": str(plan.live.snapshot_id), **properties},
+        properties={"algorithm": algorithm, "base_snapshot_id": str(plan.live.snapshot_id), **properties},
         align=ALIGNMENT,
     )
-
-
-def _algorithm(plan: VersionPlan) -> str:
-    """What finds rows by the blob: a graph, or balls around files alone."""
-    return "vamana" if plan.definition.has_graphs else "centroid"
 
 
 def planned_attributes(plan: VersionPlan, column: AttributeBlob, length: int) -> PlannedBlob:

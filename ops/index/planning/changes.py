@@ -204,14 +204,15 @@ class LaterDeletes:
             older = self._older.of(file.deletes) if later else file.deletes
             self._split[id(file.deletes)] = fingerprint(replace(file, deletes=older)), later
         older_fingerprint, later = self._split[id(file.deletes)]
-        return replace(file, deletes=later) if older_fingerprint == self._then(slot) else file
+        return (
+            replace(file, deletes=later)
+            if older_fingerprint == self._base.routing.files[slot].delete_fingerprint
+            else file
+        )
 
     def were_added(self, file: LiveFile, slot: FileSlot) -> bool:
         """Whether the file has all deletes of the version: then none of its rows is live that was deleted there."""
         return self.only(file, slot) is not file
-
-    def _then(self, slot: FileSlot) -> bytes:
-        return self._base.routing.files[slot].delete_fingerprint
 
 
 def _with_undeleted_rows(

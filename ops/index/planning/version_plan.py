@@ -343,7 +343,7 @@ def _refresh_or_build(run: RunContext, plan: VersionPlan, base: OpenVersion, *, 
     slots = frozenset(covered.values()).difference(changes.emptied_slots)
     slots |= {covered[relative_to(path, plan.live.location)] for path in changes.reread}
     arriving: float = plan.live.record_count - sum(base.routing.files[slot].rows for slot in slots)
-    staying, dead = _most_staying(slots, base), None
+    staying, dead = sum(base.routing.files[slot].live_rows for slot in slots), None  # at most
     if _is_in_doubt(slots, base, changes, staying, arriving):
         dead = find_dead_nodes(run, changes, base)
         staying = _live_nodes(slots, base, changes, dead)
@@ -370,11 +370,6 @@ def _refresh_or_build(run: RunContext, plan: VersionPlan, base: OpenVersion, *, 
         dead=dead,
         shared_fraction=sampled,
     )
-
-
-def _most_staying(slots: frozenset[FileSlot], base: OpenVersion) -> int:
-    """Rows with a vector in the files of `slots`, at most: as many as the version has."""
-    return sum(base.routing.files[slot].live_rows for slot in slots)
 
 
 def _is_in_doubt(slots: frozenset[FileSlot], base: OpenVersion, changes: Changes, most: int, arriving: float) -> bool:
