@@ -28,8 +28,8 @@ from pyiceberg.table import Table
 from icepuffin.ops.binding.bound_versions import sketch_versions
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.ops.theta import count_theta_sketches
 from icepuffin.ops.theta.file_sketches import SKETCH_DIRECTORY
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.puffin import FileSource, PuffinReader
 from icepuffin.puffin.blobs import sketch_directory_blob
 

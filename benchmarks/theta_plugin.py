@@ -29,7 +29,7 @@ class Icepuffin:
         """Load the code, make the tables, and warm the compiled kernels on the first rows."""
         from pyiceberg.catalog.sql import SqlCatalog  # noqa: PLC0415
 
-        self.theta: Any = importlib.import_module("icepuffin.ops.theta")
+        self.theta: Any = importlib.import_module("icepuffin.ops.theta.theta_materialization")
         self.model: Any = importlib.import_module("icepuffin.ops.model")
         self.tasks: Any = importlib.import_module("icepuffin.ops.tasks.task_runner")
         self.runner = self.tasks.LocalRunner(self.spec["threads"])

@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 
 import icepuffin
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.theta import read_ndv
+from icepuffin.ops.theta.ndv import read_ndv
 from icepuffin.orchestration.settings import load
 
 NAME, INDEX = "demo.packages", "embedding"

@@ -17,8 +17,8 @@ from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.runs.index_runs import ensure_defined
 from icepuffin.ops.table.snapshots import SnapshotName, resolve_snapshot, table_name
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext, TaskRunner
-from icepuffin.ops.theta import ThetaReport
 from icepuffin.ops.theta.theta_materialization import CountedSketches, count_theta_sketches
+from icepuffin.ops.theta.theta_report import ThetaReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

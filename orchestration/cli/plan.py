@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from icepuffin.ops.index.planning.index_report import Estimate
-    from icepuffin.ops.theta import ThetaEstimate
+    from icepuffin.ops.theta.theta_report import ThetaEstimate
 
 _SKETCHES_KEPT = {
     "current": "these sketches are registered",
@@ -74,7 +74,7 @@ def _estimates(
 ) -> "tuple[ThetaEstimate | None, dict[str, Estimate]]":
     """The estimate of the sketches, None where they are left out; and that of each index, by name."""
     from icepuffin.ops.runs.index_runs import estimate_refresh
-    from icepuffin.ops.theta import estimate_theta_sketches
+    from icepuffin.ops.theta.theta_estimate import estimate_theta_sketches
 
     definitions, statistics = context.indexes_named(index), context.spec.settings.statistics
     run = context.session.engine.run_on(context.table, snapshot_id, context.spec.first_ref)

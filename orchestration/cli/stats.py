@@ -59,7 +59,7 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
     """
     from icepuffin.ops.index.upkeep.freshness import missing_ref
     from icepuffin.ops.table.snapshots import snapshot_rows
-    from icepuffin.ops.theta import read_ndv
+    from icepuffin.ops.theta.ndv import read_ndv
 
     snapshot_id = context.snapshot_id(snapshot)
     statistics = read_ndv(context.table, snapshot)

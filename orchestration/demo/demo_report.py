@@ -18,7 +18,7 @@ from rich.table import Table as Grid
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search import exact_search, open_index
-from icepuffin.ops.theta import read_ndv
+from icepuffin.ops.theta.ndv import read_ndv
 from icepuffin.orchestration.demo.history import IDENTIFIER
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.settings import Settings

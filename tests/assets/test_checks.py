@@ -33,7 +33,7 @@ from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag
 from icepuffin.ops.recall.recall_reports import RecallReporter, RecallReports
 from icepuffin.ops.resources import Catalogs, Engine
 from icepuffin.ops.runs.index_runs import refresh_index
-from icepuffin.ops.theta import count_theta_sketches
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.instance import open_instance

@@ -30,7 +30,9 @@ from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.ops.theta import ThetaReport, count_theta_sketches, read_ndv
+from icepuffin.ops.theta.ndv import read_ndv
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
+from icepuffin.ops.theta.theta_report import ThetaReport
 from tests.campaigns.budget import BrokenPromiseError, Budget
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake

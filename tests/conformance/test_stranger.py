@@ -26,8 +26,8 @@ from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import is_derived
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.ops.theta import count_theta_sketches
 from icepuffin.ops.theta.file_sketches import FileKey, FileSketches, write_file_sketches
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin import FileSource, PuffinReader
 from icepuffin.puffin.blobs.theta_blob import ThetaSketch

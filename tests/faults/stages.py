@@ -21,7 +21,8 @@ from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import normalize, open_storage
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext, TaskRunner
-from icepuffin.ops.theta import count_theta_sketches, sketch_packs
+from icepuffin.ops.theta import sketch_packs
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows
 

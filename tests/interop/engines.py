@@ -33,7 +33,7 @@ from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.blob_kind import index_tag
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.ops.theta import count_theta_sketches
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.interop.engine_reads import COLUMNS, ENGINES
 from tests.interop.lakes import Lake, open_lake

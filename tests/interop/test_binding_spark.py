@@ -17,8 +17,8 @@ from icepuffin.ops.table.format_versions import UnsupportedFormatError
 from icepuffin.ops.table.live_files import EqualityDeletesError
 from icepuffin.ops.table.snapshots import hides_snapshots
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.ops.theta import ThetaReport, count_theta_sketches
-from icepuffin.ops.theta.theta_report import ThetaOutcome
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
+from icepuffin.ops.theta.theta_report import ThetaOutcome, ThetaReport
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.catalog.bindings import binding

@@ -22,7 +22,7 @@ from icepuffin.ops.index import IndexReport, collect_garbage, materialize_index
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.ops.theta import count_theta_sketches
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.catalog.bindings import binding

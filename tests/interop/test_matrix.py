@@ -15,7 +15,8 @@ from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search import Coverage, exact_search, open_index
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.ops.theta import count_theta_sketches, read_ndv
+from icepuffin.ops.theta.ndv import read_ndv
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import make_rows, queries
 from tests.interop.lakes import Lake, open_lake

@@ -24,7 +24,7 @@ from icepuffin.ops.index import Action, collect_garbage, create_index
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import RefusedError, open_storage
-from icepuffin.ops.theta import read_ndv
+from icepuffin.ops.theta.ndv import read_ndv
 from tests.conftest import ROWS, make_rows
 from tests.interop import test_concurrency, test_matrix, test_v3_rest
 from tests.interop.lakes import GLUE_KEYS, Lake, open_lake

@@ -18,7 +18,7 @@ from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.search import exact_search, open_index
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.task_runner import LocalRunner, Progress, RunContext
-from icepuffin.ops.theta import count_theta_sketches
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.conftest import ROWS, make_rows, queries
 from tests.interop.buckets import STORES, BucketServer, bucket_server
 from tests.interop.test_concurrency import expire

@@ -12,7 +12,7 @@ from pyiceberg.table.puffin import PuffinFile
 
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.ops.theta import count_theta_sketches
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.puffin import FileSource, PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs import centroid_blob, deletion_vector_blob, routing_blob, shard_blob
 from icepuffin.puffin.types import BlobType

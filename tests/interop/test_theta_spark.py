@@ -34,7 +34,9 @@ from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.table.format_versions import UnsupportedFormatError
 from icepuffin.ops.tasks.task_runner import RunContext
-from icepuffin.ops.theta import ThetaOutcome, ThetaReport, count_theta_sketches, read_ndv
+from icepuffin.ops.theta.ndv import read_ndv
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
+from icepuffin.ops.theta.theta_report import ThetaOutcome, ThetaReport
 from icepuffin.puffin import FileSource, PuffinReader
 from icepuffin.puffin.blobs.theta_blob import ThetaSketch, decode, encode
 from icepuffin.puffin.types import BlobType

@@ -16,7 +16,9 @@ from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.table.blob_kind import index_tag
 from icepuffin.ops.tasks.task_runner import RunContext
-from icepuffin.ops.theta import ThetaReport, count_theta_sketches, read_ndv
+from icepuffin.ops.theta.ndv import read_ndv
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
+from icepuffin.ops.theta.theta_report import ThetaReport
 from tests.conftest import make_rows
 from tests.interop.trino_server import TrinoServer
 from tests.ops.theta.conftest import ThreadlessRunner

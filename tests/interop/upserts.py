@@ -32,7 +32,7 @@ from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.search import Coverage, exact_search, open_index
 from icepuffin.ops.table.snapshots import is_derived
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.ops.theta import count_theta_sketches
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.conftest import STORAGE, queries, vectors_of
 
 DIMS = 4

@@ -16,7 +16,7 @@ from icepuffin.ops.search import open_exact, open_index
 from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import read_ndv
+from icepuffin.ops.theta.ndv import read_ndv
 from icepuffin.orchestration.component import build_defs
 from icepuffin.orchestration.settings import CatalogSettings, Settings
 from tests.conftest import make_rows

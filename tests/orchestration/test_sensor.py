@@ -20,7 +20,7 @@ from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.resources import Catalogs
 from icepuffin.ops.table.snapshots import base_snapshot_id
-from icepuffin.ops.theta import read_ndv
+from icepuffin.ops.theta.ndv import read_ndv
 from icepuffin.orchestration.cli import main
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of

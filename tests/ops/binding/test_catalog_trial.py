@@ -13,7 +13,7 @@ from icepuffin.ops.binding.errors import UnsupportedCatalogError
 from icepuffin.ops.index import Action, create_index
 from icepuffin.ops.resources import Catalogs
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.ops.theta import count_theta_sketches
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.index.comparison import DEFINITION, index_head

@@ -24,7 +24,7 @@ from icepuffin.ops.storage import RefusedError, open_storage
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.table.snapshots import data_snapshots
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.ops.theta import count_theta_sketches
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.interop.lakes import open_lake
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head

@@ -23,7 +23,7 @@ from icepuffin.ops.table.live_files import ManifestError, live_files
 from icepuffin.ops.table.manifests import PlannedManifest
 from icepuffin.ops.table.snapshots import TableUnavailableError, find_snapshot, hides_snapshots
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.ops.theta import count_theta_sketches
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.catalog.bindings import binding
 from tests.ops.catalog.equality import delete_where_id_is

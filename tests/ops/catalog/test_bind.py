@@ -29,7 +29,7 @@ from icepuffin.ops.table.blob_kind import LASTING_MS
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots, is_derived, resolve_snapshot
 from icepuffin.ops.table.summaries import summary_of
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.ops.theta import count_theta_sketches
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.bindings import binding
 from tests.ops.index.comparison import DEFINITION, index_head

@@ -11,7 +11,7 @@ from pyiceberg.types import StringType
 
 from icepuffin.ops.binding.derived_snapshots import last_number
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.ops.theta import count_theta_sketches
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import index_head
 

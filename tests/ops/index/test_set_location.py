@@ -16,7 +16,8 @@ from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.storage import path_mover
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.ops.theta import ThetaReport, count_theta_sketches
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
+from icepuffin.ops.theta.theta_report import ThetaReport
 from icepuffin.puffin import PuffinWriter
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import answer_with_recall, index_head

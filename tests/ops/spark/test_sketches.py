@@ -10,7 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.tasks.task_runner import RunContext
-from icepuffin.ops.theta import count_theta_sketches
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -51,7 +51,7 @@ from icepuffin.ops.table.delete_keys import KeyRanges, KeySchemas, key_bounds
 from icepuffin.ops.table.live_files import EqualityDeletesError, live_files
 from icepuffin.ops.table.row_deletes import deleted_by_file
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.ops.theta import count_theta_sketches
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.catalog.equality import delete_where_id_is
 from tests.ops.index.comparison import DEFINITION, index_head

@@ -9,9 +9,10 @@ from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.snapshots import find_snapshot
 from icepuffin.ops.tasks.task_runner import RunContext
-from icepuffin.ops.theta import ancestry, count_theta_sketches
+from icepuffin.ops.theta import ancestry
 from icepuffin.ops.theta.ancestry import choose_extensions, fields_sketched_before, nearest_ancestors
 from icepuffin.ops.theta.file_sketches import FileKey
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append
 
 

@@ -18,9 +18,11 @@ from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import ObjectMissingError, RefusedError, open_storage
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.tasks.task_runner import RunContext
-from icepuffin.ops.theta import ThetaOutcome, build_id, count_theta_sketches, publication, read_ndv
+from icepuffin.ops.theta import build_id, publication
 from icepuffin.ops.theta.file_sketches import FileKey
-from icepuffin.ops.theta.ndv import ndv_property, overwritten_by
+from icepuffin.ops.theta.ndv import ndv_property, overwritten_by, read_ndv
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
+from icepuffin.ops.theta.theta_report import ThetaOutcome
 from icepuffin.puffin import FileInfo, PuffinReader, PuffinWriter
 from icepuffin.puffin.codec import compress
 from icepuffin.puffin.errors import BadFooterError

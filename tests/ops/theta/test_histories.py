@@ -33,9 +33,11 @@ from pyiceberg.types import (
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.snapshots import find_snapshot, is_derived
 from icepuffin.ops.tasks.task_runner import RunContext
-from icepuffin.ops.theta import count_theta_sketches, read_ndv, sketch_packs
+from icepuffin.ops.theta import sketch_packs
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
+from icepuffin.ops.theta.ndv import read_ndv
 from icepuffin.ops.theta.theta_bounds import parts_to_sketch
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.ops.theta import foreign
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, current

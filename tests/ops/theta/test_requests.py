@@ -9,7 +9,8 @@ from pyiceberg.table import Table
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.storage.prefetch import GAP, PrefetchedSource, coalesced
 from icepuffin.ops.tasks.task_runner import RunContext
-from icepuffin.ops.theta import count_theta_sketches, file_sketches, sketch_packs
+from icepuffin.ops.theta import file_sketches, sketch_packs
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, rows
 
 

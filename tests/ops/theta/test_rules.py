@@ -19,7 +19,8 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from icepuffin.ops.theta import UnsketchableColumnError, choose_columns, is_enabled
+from icepuffin.ops.theta.columns import choose_columns, is_enabled
+from icepuffin.ops.theta.errors import UnsketchableColumnError
 
 TYPES = [
     BooleanType(),

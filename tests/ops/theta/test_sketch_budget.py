@@ -16,7 +16,6 @@ from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.snapshots import find_snapshot
 from icepuffin.ops.tasks.sketches import sketch_plan
 from icepuffin.ops.tasks.task_runner import RunContext
-from icepuffin.ops.theta import ThetaReport, count_theta_sketches
 from icepuffin.ops.theta.file_sketches import (
     BUDGET_BYTES,
     SKETCH_DIRECTORY,
@@ -25,7 +24,9 @@ from icepuffin.ops.theta.file_sketches import (
     image_bytes,
 )
 from icepuffin.ops.theta.snapshot_sketches import sketch_snapshot
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_plan import plan_sketches
+from icepuffin.ops.theta.theta_report import ThetaReport
 from icepuffin.puffin import FileSource, PuffinReader
 from icepuffin.puffin.blobs import sketch_directory_blob
 from icepuffin.puffin.blobs.theta_blob import ThetaSketch, decode

@@ -27,9 +27,11 @@ from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.blob_kind import LASTING_MS, SKETCHES_TAG, BlobKind, pack_tag
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots, resolve_snapshot
 from icepuffin.ops.tasks.task_runner import RunContext
-from icepuffin.ops.theta import ThetaReport, count_theta_sketches, publication, sketch_packs
+from icepuffin.ops.theta import publication, sketch_packs
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES, FileKey, FileSketchesReader
 from icepuffin.ops.theta.statistics_slot import listed_thetas, read_sketches
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
+from icepuffin.ops.theta.theta_report import ThetaReport
 from icepuffin.puffin.blobs.theta_blob import encode
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, current, rows
 from tests.repository import REPOSITORY

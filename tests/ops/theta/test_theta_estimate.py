@@ -15,17 +15,12 @@ from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.table.snapshots import find_snapshot
 from icepuffin.ops.table.summaries import summary_of
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.ops.theta import (
-    ThetaEstimate,
-    ThetaOutcome,
-    count_theta_sketches,
-    estimate_theta_sketches,
-    materialize_theta_sketches,
-    theta_estimate,
-)
 from icepuffin.ops.theta import theta_bounds as work_bounds
+from icepuffin.ops.theta import theta_estimate
 from icepuffin.ops.theta.theta_bounds import parts_to_sketch
-from icepuffin.ops.theta.theta_estimate import default_seconds
+from icepuffin.ops.theta.theta_estimate import default_seconds, estimate_theta_sketches
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
+from icepuffin.ops.theta.theta_report import ThetaEstimate, ThetaOutcome
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append
 
 
@@ -122,7 +117,7 @@ def test_the_parts_to_sketch_are_those_of_all_files_where_a_commit_since_has_rem
     table: Table, runner: ThreadlessRunner, key: str
 ) -> None:
     """Rows that are gone, or live again, are in the sketch of a file that is there."""
-    materialize_theta_sketches(table, append(table, 0, 300), runner=runner, storage=STORAGE)
+    count_theta_sketches(RunContext(table, STORAGE, runner), append(table, 0, 300))
     newest = append(table.refresh(), 300, 400)
     assert parts_to_sketch(table.refresh(), find_snapshot(table, newest), None) == 1
     snapshots = [
