@@ -36,7 +36,7 @@ def default_seconds(values: int, threads: int) -> float:
 def estimate_theta_sketches(
     run: "RunContext", snapshot_id: SnapshotId, *, enabled: bool | None = None, columns: Collection[str] | None = None
 ) -> ThetaEstimate:
-    """Outcome and cost of `materialize_theta_sketches` beforehand. Changes nothing, starts no Spark session.
+    """Outcome and cost of `count_theta_sketches` beforehand. Changes nothing, starts no Spark session.
 
     Reads metadata, footers of file sketches and of one data file, and sketches of an ancestor that would be extended.
     """

@@ -117,7 +117,7 @@ def test_the_parts_to_sketch_are_those_of_all_files_where_a_commit_since_has_rem
     table: Table, runner: ThreadlessRunner, key: str
 ) -> None:
     """Rows that are gone, or live again, are in the sketch of a file that is there."""
-    count_theta_sketches(RunContext(table, STORAGE, runner), append(table, 0, 300))
+    count_theta_sketches(RunContext(table, STORAGE, runner), append(table, 0, 300)).publish()
     newest = append(table.refresh(), 300, 400)
     assert parts_to_sketch(table.refresh(), find_snapshot(table, newest), None) == 1
     snapshots = [

@@ -71,7 +71,7 @@ def test_sketches_of_an_older_snapshot_have_a_tag_of_their_own_that_ages(
     first = append(table, 0, 100)
     newest = append(table, 100, 200)
     for snapshot, columns in ((newest, ["id"]), (first, None), (newest, ["id", "name"])):
-        count_theta_sketches(RunContext(table, STORAGE, runner), snapshot, columns=columns)
+        count_theta_sketches(RunContext(table, STORAGE, runner), snapshot, columns=columns).publish()
     ages = {name: ref.max_ref_age_ms for name, ref in table.refresh().metadata.refs.items() if name != "main"}
     assert ages == {SKETCHES_TAG: LASTING_MS, f"{SKETCHES_TAG}-{first}": SIDE_TAG_AGE_MS}
 
