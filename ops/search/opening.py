@@ -39,9 +39,8 @@ from icepuffin.ops.search.indexed.loaded_version import LoadedVersion, load_ball
 from icepuffin.ops.search.indexed.worker import SearchJob
 from icepuffin.ops.search.measured.live_recall import RecallSampler
 from icepuffin.ops.search.reader import IndexReader, Reopen
-from icepuffin.ops.search.restriction import Restriction
 from icepuffin.ops.search.result import OpeningCost, SearchResult, StalePolicy
-from icepuffin.ops.search.target import SearchTarget, VersionChoice, is_own
+from icepuffin.ops.search.target import Restriction, SearchTarget, VersionChoice, is_own
 from icepuffin.ops.shards.shard_keys import in_compact_layout
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.table.live_files import live_files, require_resolvable_deletes

@@ -44,7 +44,7 @@ from icepuffin.ops.filters.policy_expression import policy_expression
 from icepuffin.ops.filters.predicate import RowPredicate
 from icepuffin.ops.rows.datafile import arrow_schema
 from icepuffin.ops.search.errors import IndexUnavailableError
-from icepuffin.ops.search.restriction import Restriction
+from icepuffin.ops.search.target import Restriction
 from tests.conftest import STORAGE, queries, vectors_of
 from tests.draws import draws
 from tests.ops.catalog.catalog_answers import Answers, plain_catalog
