@@ -235,7 +235,7 @@ def plan_runs(facts: TableFacts, cursor: SensorCursor, *, policy: Policy, runs_a
     if returned:  # Dagster's records are from the earlier visit: the version may be gone, and the run key is used up
         request = [key for key in request if key != facts.head]
         processed.add(facts.head)
-    is_due = facts.made_again_for not in ("", cursor.merged) and facts.head in done and facts.head not in request
+    is_due = facts.made_again_for not in ("", cursor.merged) and facts.head in done
     killed = facts.was_killed and not (is_due or returned or facts.head in request)
     tips, ahead = _as_tips(before | processed, facts.parents)
     owed = {snapshot.key for snapshot in unprocessed} - processed
