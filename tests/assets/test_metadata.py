@@ -93,6 +93,7 @@ def test_a_long_table_is_cut_and_says_how_much_it_leaves_out() -> None:
 
 
 def test_numbers_past_32_bits_are_floats_which_the_ui_does_not_wrap() -> None:
+    assert plotted(rows=2**31) == {"rows": dg.MetadataValue.float(2.0**31)}
     shown = plotted(bytes=5_000_000_000, rows=2**31 - 1, recall=None, seconds=float("nan"))
     assert shown == {"bytes": dg.MetadataValue.float(5e9), "rows": dg.MetadataValue.int(2**31 - 1)}
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -12,12 +13,13 @@ import pytest
 from dagster import serialize_value
 from pyiceberg.table import Table
 
-from icepuffin.assets.ann_index import version_drawings, version_metadata
+from icepuffin.assets.ann_index import layout_result, version_drawings, version_metadata
 from icepuffin.assets.charts import render
 from icepuffin.assets.checks import recall_so_far
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.index.upkeep.recall_history import RecallMeasurement, recall_drift, recall_history
+from icepuffin.ops.index.versions.layout_fit import LayoutFit
 from icepuffin.ops.model import Action, How, ShardId, SnapshotId
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.runs.index_runs import refresh_index
@@ -170,8 +172,24 @@ def test_a_page_has_fifteen_rows_and_that_of_an_empty_snapshot_three(table_facto
     empty = version_metadata(RunContext(table.refresh(), STORAGE), DEFINITION, index_head(table))
     assert list(empty) == ["summary", "committed", "action"]
     table.append(make_rows(0, 60))
-    full = version_metadata(RunContext(table.refresh(), STORAGE), DEFINITION, index_head(table))
+    report = index_head(table)
+    full = version_metadata(RunContext(table.refresh(), STORAGE), DEFINITION, report)
     assert len(full) <= 15
     assert next(iter(full)) == "at a glance", "the picture first"
     numbers = [name for name, value in full.items() if isinstance(value.value, int | float) and name != "committed"]
     assert numbers == ["recall", "recall since build", "rows", "bytes", "seconds", "tombstones"], "what is plotted"
+    assert replace(report, tombstones=20).tombstone_ratio == 0.25
+    dead = version_metadata(table, STORAGE, DEFINITION, replace(report, tombstones=20))
+    assert dead["tombstones"] == dg.MetadataValue.float(0.25)
+
+
+def test_what_to_do_about_a_layout_depends_on_what_no_longer_fits() -> None:
+    """Shards out of balance are built anew by the next refresh, which may have too many rows for that."""
+    report: Any = SimpleNamespace(fit=LayoutFit(balance=9.0))
+    uneven = layout_result(report)
+    far = layout_result(SimpleNamespace(fit=LayoutFit(distance=9.0, built_distance=1.0)))  # type: ignore[arg-type]
+    assert (uneven.passed, far.passed) == (False, False)
+    assert str(uneven.metadata["what to do"].value).startswith("raise build_anew_rows")
+    assert str(far.metadata["what to do"].value).startswith("nothing while recall is good")
+    for fit in (LayoutFit(), None):
+        assert layout_result(SimpleNamespace(fit=fit)).passed  # type: ignore[arg-type]

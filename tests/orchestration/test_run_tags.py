@@ -6,6 +6,7 @@ from copy import copy
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import dagster as dg
@@ -18,13 +19,15 @@ from icepuffin.assets.table_settings import HIDDEN_TAGS, RUN_NUMBERS
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.sizes import SHARD_BYTES
+from icepuffin.ops.index.planning.work_bounds import RefreshBounds
 from icepuffin.ops.index.versions.version_sizes import VersionSizes
 from icepuffin.ops.model import MIB, SnapshotId
 from icepuffin.ops.resources import Engine
-from icepuffin.ops.runs.requirements import RunRequirements, run_requirements
+from icepuffin.ops.runs.requirements import RunRequirements, _refresh_work, run_requirements
 from icepuffin.ops.runs.snapshot import refresh
 from icepuffin.ops.table.blob_kind import SIZES_KEY
 from icepuffin.ops.table.snapshots import head_of, snapshot_rows
+from icepuffin.ops.tasks.task_runner import shard_bytes
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.sensor.facts import TABLE_TAG
@@ -264,6 +267,23 @@ def test_tasks_that_compare_the_addresses_of_all_shards_count(indexed: Table, mo
     after = needs(indexed, engine=three)
     assert after.tasks >= before.tasks
     assert after.memory_mb >= before.memory_mb + int(128 * 1_000_000 / MIB)
+
+
+def test_lists_of_rows_that_are_matched_take_two_gibibytes_at_most() -> None:
+    """Longer ones are matched in parts. Without rows that are gone none is matched."""
+    base = VersionSizes("x", dims=1, shards=1, rows=1, largest=1, deltas=(), tombstones=0.0)
+    engine: Any = SimpleNamespace(threads=1)
+
+    def driver(arriving: int, removed: int, its: VersionSizes = base) -> float:
+        bounds = RefreshBounds(its, arriving, removed, files=1, largest=1, written=1)
+        return _refresh_work(IndexDefinition(name="e", column="v"), bounds, engine, is_local=False).driver
+
+    assert driver(10_000_000, 10_000_000) == 64 * 20_000_000
+    assert driver(10**9, 10**9) == 2 << 30
+    assert driver(10**9, 0) < 1 << 20
+    large = replace(base, dims=100, rows=100_000, largest=100_000)
+    whole = [driver(1, 0, replace(large, tombstones=share)) for share in (0.0, 0.1)]
+    assert whole[1] == 1.5 * shard_bytes(100_000, 100, 64) > whole[0], "one with tombstones is read whole, and measured"
 
 
 def test_sketches_and_columns_for_conditions_count(lake: Lake, indexed: Table) -> None:

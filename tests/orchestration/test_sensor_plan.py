@@ -315,7 +315,9 @@ def test_a_head_that_is_not_shown_yet_counts_as_moved_when_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", "3", '"x"', "null", "{}", '{"tips": 3}', '{"table_uuid": "table", "returns": "x"}', "\0"]
+    "text",
+    ["{", "[]", "3", '"x"', "null", "{}", '{"tips": 3}', '{"table_uuid": "table", "returns": "x"}', "\0"]
+    + [f'{{"table_uuid": "{UUID}", "returns": {number}}}' for number in ('"3"', "3.0", "true")],
 )
 def test_an_invalid_cursor_is_an_empty_one(text: str) -> None:
     assert SensorCursor.parse(text, UUID) == SensorCursor(UUID)

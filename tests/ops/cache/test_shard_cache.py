@@ -544,6 +544,20 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
         CacheSettings.from_environment()
 
 
+def test_a_cache_that_is_off_has_its_layout_and_prefetching_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They say how shards lie in memory while they are searched, too."""
+    for name, value in (("", "off"), ("_LAYOUT", "compact"), ("_PREFETCH", "never")):
+        monkeypatch.setenv(f"ICEPUFFIN_SHARD_CACHE{name}", value)
+    assert CacheSettings.from_environment() == replace(CacheSettings.off(), layout="compact", prefetch="never")
+
+
+@pytest.mark.parametrize("budget", ["disk_bytes", "memory_bytes", "tail_bytes", "rows_bytes"])
+def test_no_budget_of_the_cache_is_negative(budget: str) -> None:
+    assert getattr(CacheSettings(**{budget: 0}), budget) == 0
+    with pytest.raises(ValueError, match="budgets of the shard cache are bytes, 0 for none"):
+        CacheSettings(**{budget: -1})
+
+
 def test_the_cache_counts_where_shards_came_from(tmp_path: Path) -> None:
     key = stored(tmp_path, SHARD)
     first = cache_in(tmp_path, memory=1 << 30)

@@ -157,6 +157,20 @@ def test_given_limits_are_kept() -> None:
     )
 
 
+def test_an_answer_of_a_database_has_its_limit_in_milliseconds_where_its_driver_knows_of_any() -> None:
+    seconds = time_limits.ANSWER_SECONDS
+    assert f"tcp_user_timeout={seconds}000" in connection._bounded_postgres("postgresql://u:p@h/db").split("&")
+    other = "postgresql+pg8000://u:p@h/db"
+    assert connection._bounded_postgres(other) == other
+
+
+def test_a_file_io_of_the_users_own_is_kept_beside_settings_of_buckets() -> None:
+    settings = {"py-io-impl": "my.FileIO", "gcs.project-id": "p"}
+    assert connection._with_own_client(settings, {"type": "sql"}) == {"type": "sql"}
+    del settings["py-io-impl"]
+    assert "StoredFileIO" in connection._with_own_client(settings, {"type": "sql"})["py-io-impl"]
+
+
 def test_a_catalog_that_went_away_is_named(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/catalog.db"
     catalog = open_catalog("lake", {"type": "sql", "uri": uri, "warehouse": f"file://{tmp_path}/w"})

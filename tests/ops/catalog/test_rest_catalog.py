@@ -10,7 +10,7 @@ from pyiceberg.catalog.rest import RestCatalog, TableResponse
 from pyiceberg.io import load_file_io
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.rest_catalog import Renewal, VendingCatalog, _subject, vended_storage
+from icepuffin.ops.catalog.rest_catalog import Renewal, VendingCatalog, _identity, _subject, vended_storage
 from icepuffin.ops.storage import AccessError
 
 
@@ -30,6 +30,25 @@ def test_tokens_of_one_user_name_one_subject(subject: str) -> None:
 @pytest.mark.parametrize("token", ["", "opaque", "a.b.c", signed({"iss": "x"}), signed({"sub": "x"})])
 def test_a_token_without_a_subject_stands_for_itself(token: str) -> None:
     assert _subject(token) == [token]
+
+
+@pytest.mark.parametrize(
+    ("setting", "others"),
+    [
+        ("credential", {}),
+        ("header.X-User", {}),
+        ("token", {}),
+        ("client.access-key-id", {"rest.sigv4-enabled": "true"}),
+        ("client.access-key-id", {"rest.sigv4-enabled": "TRUE"}),
+    ],
+)
+def test_users_that_a_catalog_tells_apart_share_no_keys(setting: str, others: dict[str, str]) -> None:
+    """By AWS keys where these sign the requests; else they open files alone, and the catalog sees none."""
+    ann, bob = ({"uri": "https://c", setting: name, **others} for name in ("ann", "bob"))
+    assert _identity(ann) == _identity(dict(ann)) != _identity(bob)
+    if others:
+        unsigned = [{"uri": "https://c", setting: name} for name in ("ann", "bob")]
+        assert _identity(unsigned[0]) == _identity(unsigned[1])
 
 
 @pytest.mark.parametrize("base", [RestCatalog, VendingCatalog])

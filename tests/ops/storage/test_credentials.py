@@ -88,6 +88,25 @@ def test_all_keys_are_renewed_five_minutes_or_a_quarter_before_the_first_expires
     assert (name_of(own.grant(f"{LAKE}/metadata/a")), catalog.requests) == ("new", 1)
 
 
+@pytest.mark.parametrize(
+    "token",
+    ["s3.session-token", "gcs.oauth2.token", "adls.token", "adls.sas-token", "adls.sas-token.acc.dfs.core.windows.net"],
+)
+def test_a_token_of_any_store_is_renewed_though_nobody_says_when_it_expires(clock: Clock, token: str) -> None:
+    new = Grant(LAKE, {token: "new"})
+    catalog = VendingCatalog((new,))
+    own = lease((Grant(LAKE, {token: "old"}),), catalog.renew)
+    clock.pass_minutes(10)
+    assert (own.grant(LAKE), catalog.requests) == (new, 1)
+
+
+def test_requests_that_the_user_has_not_signed_by_the_catalog_stay_so() -> None:
+    switch = "s3.remote-signing-enabled"
+    vended = {switch: "true", "s3.access-key-id": "a"}
+    assert combined({switch: "false"}, vended)[switch] == "false"
+    assert [combined(own, vended)[switch] for own in ({switch: "true"}, {})] == ["true", "true"]
+
+
 def test_tokens_without_an_expiry_are_renewed_after_ten_minutes_and_lasting_keys_never(clock: Clock) -> None:
     lasting = Grant(LAKE, {"s3.access-key-id": "a", "s3.secret-access-key": "secret"})
     catalog = VendingCatalog((keys("new", None),))

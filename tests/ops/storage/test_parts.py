@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icepuffin.ops.model import ObjectRange
-from icepuffin.ops.storage.multipart import S3_LIMITS, CopyPart, PartLimits, part_share, plan_parts
+from icepuffin.ops.storage.multipart import S3_LIMITS, CopyPart, PartLimits, UploadPart, part_share, plan_parts
 
 SMALL = PartLimits(min_part=5, max_part=40, max_parts=100, part=12, copy=30)
 SEGMENTS = st.lists(
@@ -50,6 +50,12 @@ def test_a_large_range_is_copied_but_for_what_a_small_neighbour_borrows() -> Non
     parts = list(plan_parts([b"abc", ObjectRange("x", 100, 60)], SMALL))
     assert [part.length for part in parts] == [5, 29, 29]
     assert [isinstance(part, CopyPart) for part in parts] == [False, True, True]
+
+
+def test_a_range_of_the_least_size_of_a_part_is_copied_and_one_below_it_is_sent() -> None:
+    for length, kind in ((5, CopyPart), (4, UploadPart)):
+        (part,) = plan_parts([ObjectRange("x", 100, length)], SMALL)
+        assert (type(part), part.length) == (kind, length)
 
 
 def test_a_part_is_known_before_later_segments_are() -> None:

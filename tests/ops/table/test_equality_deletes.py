@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -467,3 +468,23 @@ def test_an_index_follows_deletes_by_key(table_factory: Callable[..., Table], mo
     monkeypatch.undo()
     delete_where_id_is(table, 7)
     assert ids() == [number for number in live_ids if number != 7]
+
+
+def test_what_was_resolved_is_kept_for_the_last_three_sets_of_deletes_of_a_file() -> None:
+    kept = equality_deletes._Resolutions()
+    names = [bytes([number]) for number in range(5)]
+    for number, name in enumerate(names):
+        kept.keep(("file",), equality_deletes._Resolution(number, name, np.empty(0, np.int64)))
+    assert [one.digest for one in kept._of_file.get(("file",)) or ()] == names[-3:]
+
+
+def test_what_was_resolved_is_shared_by_users_of_local_files_alone() -> None:
+    """Who may read the keys of a bucket is for the bucket to say."""
+    file: Any = SimpleNamespace(
+        path="a", size=1, record_count=1, sequence_number=1, file_sequence_number=1, added_by=SnapshotId(7)
+    )
+    stores: list[Any] = [object(), object()]
+    assert equality_deletes._file_key(LocalStorage(), file) == equality_deletes._file_key(LocalStorage(), file)
+    assert len({equality_deletes._file_key(store, file) for store in (*stores, LocalStorage())}) == 3
+    again: Any = SimpleNamespace(**{**vars(file), "added_by": SnapshotId(8)})
+    assert equality_deletes._file_key(stores[0], again) != equality_deletes._file_key(stores[0], file)

@@ -31,6 +31,8 @@ def test_a_result_is_worked_out_once_per_state_and_arguments(table: Table) -> No
     later = with_snapshots(table.metadata, 3)
     assert (count(later, 1), count(table.metadata, 1)) == (9, 6)
     assert len(calls) == 3
+    assert [count(later, more=more) for more in (2, 3, 2)] == [10, 11, 10], "by their names as well"
+    assert len(calls) == 5
 
 
 def test_results_go_with_the_state_that_they_are_of(table: Table, tmp_path: Path) -> None:

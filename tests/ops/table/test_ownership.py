@@ -168,3 +168,10 @@ def test_what_a_later_release_made_is_ours_and_left_alone(table: Table) -> None:
     assert (unnamed_packs(table), bound_names(table, BlobKind.INDEX)) == ({}, frozenset())
     with pytest.raises(UnknownSnapshotError, match="holds what a later release of icepuffin made, of kind 'later'"):
         resolve_snapshot(table, 12)
+
+
+def test_a_version_that_names_a_pack_as_a_holder_does_is_no_holder() -> None:
+    """A sweep of packs that no version names would remove it."""
+    own = own_snapshot(snapshot({**VERSION, "ann.pack": "e"}))
+    assert own is not None
+    assert (own.base_id, own.pack_owner, own.pack_ids) == (7, None, (8, 9))

@@ -1,10 +1,11 @@
 """Snapshots by the names of branches and tags, and the line that they come from."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Summary
+from pyiceberg.table.snapshots import SnapshotLogEntry, Summary
 
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.snapshots import (
@@ -12,6 +13,7 @@ from icepuffin.ops.table.snapshots import (
     ancestor_ids,
     head_of,
     ref_snapshot_id,
+    resolve_snapshot,
     rows_in_files,
     schema_at,
     snapshot_rows,
@@ -86,3 +88,32 @@ def test_rows_are_those_of_the_summary_without_its_deletes_and_never_fewer_than_
     snapshot_id = SnapshotId(written.snapshot_id)
     assert (rows_in_files(table, snapshot_id), snapshot_rows(table, snapshot_id)) == (rows, live)
     assert (rows_in_files(table, SnapshotId(1)), snapshot_rows(table, SnapshotId(1))) == (0, 0)
+
+
+def test_a_time_between_two_snapshots_names_none_where_one_between_them_may_have_expired(
+    table_factory: TableFactory,
+) -> None:
+    """By the sequence numbers, of a snapshot without a parent. From the next millisecond on, to that of the other."""
+    table = table_factory()
+    for start in (0, 3, 6):
+        table.append(make_rows(start, start + 3))
+    first, _, third = table.metadata.snapshots
+    begun = datetime(2026, 11, 1, tzinfo=UTC)
+    times = [round(begun.timestamp() * 1000) + after for after in (0, 10_000)]
+
+    def named(number: int, milliseconds: int) -> int:
+        """The snapshot so long after the first, where the second one that is left has this number."""
+        changed = {"parent_snapshot_id": None, "sequence_number": number, "timestamp_ms": times[1]}
+        left = [first.model_copy(update={"timestamp_ms": times[0]}), third.model_copy(update=changed)]
+        log = [SnapshotLogEntry(snapshot_id=item.snapshot_id, timestamp_ms=item.timestamp_ms) for item in left]
+        table.metadata = table.metadata.model_copy(update={"snapshots": left, "snapshot_log": log})
+        return resolve_snapshot(table, begun + timedelta(milliseconds=milliseconds)).snapshot_id
+
+    for milliseconds in (0, 1, 9_999):
+        assert named(2, milliseconds) == first.snapshot_id
+    for milliseconds in (1, 5_000, 9_999):
+        with pytest.raises(
+            UnknownSnapshotError, match=r"is not known, because some of .* have expired; name one by its id"
+        ):
+            named(3, milliseconds)
+    assert (named(3, 0), named(3, 10_000)) == (first.snapshot_id, third.snapshot_id)
