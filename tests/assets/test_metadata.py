@@ -3,7 +3,7 @@
 import base64
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -12,7 +12,9 @@ import pytest
 from dagster import serialize_value
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
+from icepuffin.assets.ann_index import _changed_first
 from icepuffin.assets.metadata import (
+    MAX_TABLE_ROWS,
     as_table,
     bar_chart,
     bullet_list,
@@ -21,6 +23,11 @@ from icepuffin.assets.metadata import (
     readable_bytes,
     total_metadata,
 )
+from icepuffin.assets.theta_sketches import _summary
+from icepuffin.ops.index.planning.index_report import IndexReport, ShardReport
+from icepuffin.ops.model import Action, How, ShardId, SnapshotId
+from icepuffin.ops.recall.shard_recall import RecallBasis
+from icepuffin.ops.theta.theta_report import ThetaOutcome, ThetaReport
 
 
 class Way(StrEnum):
@@ -164,3 +171,28 @@ def test_a_text_in_a_list_makes_no_picture_and_no_line() -> None:
     text = "a_b: ![x](http://evil.example)\n* **rows:** 0 <img src=x> `c`"
     (line,) = bullet_list({"note": text}).value.splitlines()
     assert line == r"* **note:** a_b: !\[x\](http://evil.example) \* \*\*rows:\*\* 0 \<img src=x\> \`c\`"
+
+
+def test_of_many_shards_those_that_were_written_come_first_and_then_those_that_find_least() -> None:
+    def shard(number: int, how: How, recall: float) -> ShardReport:
+        return ShardReport(ShardId(number), how, 1, 1, 0, 0, recall, 1, RecallBasis.HERE, 1)
+
+    shards = [shard(number, How.COPIED, 1 - number / 1_000) for number in range(MAX_TABLE_ROWS)]
+    written = [shard(500, How.REBUILT, 0.99), shard(501, How.BUILT, 0.98)]
+    report = IndexReport(
+        table="t", index="e", snapshot_id=SnapshotId(1), action=Action.REFRESHED, reason="", build_id="", files=1,
+        seconds=1.0, stage_seconds={}, shard_reports=(*shards, *written),
+    )  # fmt: skip
+    ordered = [one.number for one in _changed_first(report).shard_reports]
+    assert ordered == [501, 500, *range(MAX_TABLE_ROWS - 1, -1, -1)]
+    few = replace(report, shard_reports=tuple(shards))
+    assert _changed_first(few) == few
+
+
+def test_sketches_that_others_have_counted_are_told() -> None:
+    report = ThetaReport(
+        "t", SnapshotId(1), None, {"id": 7}, True, files_sketched=1, files_reused=2, bytes_written=3, seconds=4.0,
+        outcome=ThetaOutcome.WRITTEN,
+    )  # fmt: skip
+    outcomes = [_summary(replace(report, fresh=fresh))["outcome"] for fresh in (True, False)]
+    assert outcomes == ["written", "written, not all of this very snapshot"]

@@ -13,6 +13,7 @@ import pytest
 from dagster import serialize_value
 from pyiceberg.table import Table
 
+from icepuffin.assets import ann_index
 from icepuffin.assets.ann_index import layout_result, version_drawings, version_metadata
 from icepuffin.assets.charts import render
 from icepuffin.assets.checks import recall_so_far
@@ -145,6 +146,23 @@ def test_drift_is_counted_from_the_last_build() -> None:
     assert recall_drift([history[1], history[3]]) == pytest.approx(0.005), "from the oldest where none was built"
     assert recall_drift([]) == 0.0
     assert recall_so_far([], 0.9) == {}
+
+
+def test_the_change_of_recall_of_a_version_does_not_count_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of an older snapshot is made anew when its partition is materialised again."""
+    measured = {1: (Action.BUILT, 0.9), 2: (Action.REFRESHED, 0.95), 3: (Action.REFRESHED, 0.5)}
+    versions = [
+        DerivedVersion(BlobKind.INDEX, "e", number, 10 * number, "", "p", number, 1, number, (), text)
+        for number, (action, recall) in measured.items()
+        for text in [Measurement("LocalRunner", 1, 1.0, {}, action, recall).text()]
+    ]
+    monkeypatch.setattr(ann_index, "versions_of", lambda *_: tuple(versions))
+    monkeypatch.setattr(ann_index, "overview", lambda *_, **__: None)
+    table: Any = None
+    for number, drift in ((1, 0.0), (2, 0.05), (3, -0.4)):
+        report: Any = SimpleNamespace(index_snapshot_id=number)
+        drawings = version_drawings(table, STORAGE, DEFINITION, report)
+        assert drawings == {"recall since build": dg.MetadataValue.float(drift)}
 
 
 def test_the_history_is_in_the_order_of_the_data_snapshots_whenever_their_versions_were_made() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from icepuffin.ops.cache import CacheSettings, ShardCache, fetching
+from icepuffin.ops.cache import CacheSettings, ShardCache, disk, fetching
 from icepuffin.ops.model import MIB
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.puffin.blobs import shard_blob
@@ -97,3 +97,16 @@ def test_a_decoder_alone_may_take_more_than_the_budget() -> None:
         with scratch.reserve(size):
             assert scratch._reserved == size
         assert scratch._reserved == 0
+
+
+def test_a_count_of_bytes_that_was_cut_off_is_none(tmp_path: Path) -> None:
+    """A process that is killed may have written a part of it, or one half over another."""
+    path = tmp_path / "lock"
+    with path.open("w+b") as lock:
+        assert disk._read_count(lock.fileno()) is None
+        disk._write_count(lock.fileno(), 5 << 30)
+        assert disk._read_count(lock.fileno()) == 5 << 30
+        whole = path.read_bytes()
+        for broken in (whole[:-1], (6 << 30).to_bytes(8, "little") + whole[8:]):
+            path.write_bytes(broken)
+            assert disk._read_count(lock.fileno()) is None

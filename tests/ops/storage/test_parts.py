@@ -56,6 +56,7 @@ def test_a_range_of_the_least_size_of_a_part_is_copied_and_one_below_it_is_sent(
     for length, kind in ((5, CopyPart), (4, UploadPart)):
         (part,) = plan_parts([ObjectRange("x", 100, length)], SMALL)
         assert (type(part), part.length) == (kind, length)
+    assert [part_share(length, SMALL) for length in (4, 5, 30, 31)] == [4 / 12, 2, 2, 3]
 
 
 def test_a_part_is_known_before_later_segments_are() -> None:
