@@ -2,6 +2,7 @@ import math
 
 import pytest
 
+from icepuffin.ops.index.planning.index_report import VersionRecall
 from icepuffin.ops.recall.shard_recall import RecallBasis, ShardRecall, mean_recall
 
 
@@ -33,3 +34,19 @@ def test_rounded_vectors_never_raise_what_the_table_s_own_have_measured() -> Non
 def test_the_recall_of_a_version_weighs_shards_by_their_live_rows() -> None:
     assert mean_recall([(1.0, 300), (0.5, 100)]) == 0.875
     assert mean_recall([]) is None
+
+
+def test_the_recall_of_a_version_says_of_how_many_rows_it_is_that_of_today() -> None:
+    """recall@100 is that of the shards where it was measured."""
+    here, unchanged = ShardRecall(0.9, 64, 0.8, 16), ShardRecall(0.8, 64, is_new=False)
+    outdated = ShardRecall(0.7, 32, changed=3, is_new=False)
+    recall = VersionRecall.of([(here, 300), (unchanged, 100), (outdated, 100)])
+    assert recall == VersionRecall(
+        queries=160, wide=0.8, wide_queries=16, rows_here=300, rows_unchanged=100, rows_outdated=100
+    )
+    assert recall.summary == (
+        "60% of the rows measured here, 20% of the rows in shards unchanged since they were measured, "
+        "20% of the rows in shards not measured since they lost rows"
+    )
+    assert VersionRecall.of([(unchanged, 100)]).wide is None
+    assert VersionRecall.of([]).summary == ""

@@ -1,7 +1,9 @@
 """PyIceberg's settings of S3 become options of its client, and no others do."""
 
 import pytest
+from botocore.exceptions import ClientError
 
+from icepuffin.ops.storage import RefusedError, StorageError, s3
 from icepuffin.ops.storage.credentials import REMOTE_SIGNING, RemoteSigningError
 from icepuffin.ops.storage.literal_keys import LiteralFileSystem
 from icepuffin.ops.storage.s3_options import s3_options
@@ -64,3 +66,28 @@ def test_every_character_of_a_key_is_literal(key: str) -> None:
     for path in (f"lake/{key}", f"s3://lake/{key}"):
         assert files.split_path(path) == ("lake", key, None)
     assert files.split_path("s3://lake") == ("lake", "", None)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("AccessDenied", RefusedError), ("AllAccessDisabled", RefusedError), ("InternalError", StorageError)],
+)
+def test_an_object_that_is_not_deleted_is_named_with_the_reason(code: str, kind: type[StorageError]) -> None:
+    error = s3._deletion_error("s3://lake/a", {"Code": code, "Message": "not so"})
+    assert type(error) is kind
+    assert str(error).startswith("s3://lake/a")
+    assert f"({code}: not so)" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("status", "is_so"), [(400, True), (405, True), (411, True), (501, True), (403, False), (404, False), (503, False)]
+)
+def test_a_store_that_does_not_take_a_request_for_several_objects_is_told_from_one_that_fails(
+    status: int, is_so: bool
+) -> None:
+    """Then they are deleted one by one."""
+    answer = {"Error": {"Code": "X"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    of_client, raised = OSError("as s3fs has it"), StorageError("as the caller has it")
+    of_client.__cause__, raised.__cause__ = ClientError(answer, "DeleteObjects"), of_client
+    assert s3._is_not_taken(raised) is is_so
+    assert not s3._is_not_taken(StorageError("without a cause"))

@@ -2,12 +2,16 @@
 
 import json
 import math
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from icepuffin.ops.index.versions.tuning_record import TuningError, TuningRecord
+from icepuffin.ops.index.versions.tuning_record import TuningError, TuningRecord, changes_of, identity_of
 from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.recall.measured_points import MeasuredPoint
+from tests.ops.index.comparison import DEFINITION
 
 POINT = [1, 1, 1, 0.0, 1.0, 0.0, 10.0, 1.0]
 """A point of the least parameters that there are: k, search list, oversample, probe slack, recall and so on"""
@@ -48,3 +52,28 @@ def test_a_record_with_numbers_that_cannot_be_is_none(changes: dict[str, Any]) -
     """Whoever may set the table's properties may write one: a search by it would rank no candidate."""
     with pytest.raises(TuningError, match="it is no record of tuning"):
         read(**changes)
+
+
+def test_a_record_is_as_short_as_its_numbers_are_known() -> None:
+    """Recalls of a thousand queries for a hundred rows have five decimals; properties are written with each commit."""
+    point = MeasuredPoint(10, 40, 1, math.inf, 0.123456789, 0.0123456789, 1234.5678, 7.5)
+    record = TuningRecord((point,), 500, SnapshotId(7), SnapshotId(6), 1_795_651_200_000, {"dims": 16})
+    assert record.document()["points"] == [[10, 40, 1, None, 0.12346, 0.01235, 1234.6, 7.5]]
+    assert " " not in record.to_json()
+    assert record.as_kept() == TuningRecord.from_json(record.to_json()) != record
+    assert record.as_kept().points == (MeasuredPoint(10, 40, 1, math.inf, 0.12346, 0.01235, 1234.6, 7.5),)
+    assert record.origin == (
+        "500 queries that `icepuffin tune` measured with index version 7 of snapshot 6 on 2026-11-26"
+    )
+
+
+def test_a_record_holds_for_a_version_with_more_deltas_and_not_with_other_shards() -> None:
+    def opened(*to_shard: int) -> Any:
+        routing = SimpleNamespace(partition_to_shard=np.array(to_shard), dims=16, shards=(1, 2, 3))
+        return SimpleNamespace(routing=routing, definition=DEFINITION)
+
+    identity = identity_of(opened(0, 1, 1))
+    assert (identity["dims"], identity["routed_shards"]) == (16, 2)
+    assert changes_of(identity, identity_of(opened(0, 0, 1))) == ""
+    assert changes_of(identity, identity_of(opened(0, 1, 2))) == "routed_shards was 2 and is 3"
+    assert changes_of({"a": 1}, {"a": 2, "b": 3}) == "a was 1 and is 2, b was None and is 3"
