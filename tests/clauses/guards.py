@@ -101,6 +101,23 @@ GUARDS = (
         "min(most, int(estimate(sketch.theta, count)))", "int(estimate(sketch.theta, count))",
         "test_there_are_no_more_distinct_values_than_rows",
     ),
+    Edit(
+        "bound: rows of deltas that are live", "live_rows",
+        " * (1 - self.tombstones)", "", "test_rows_of_deltas_count_as_live_but_for_the_largest_share_of_tombstones",
+    ),
+    Edit(
+        "bound: an NDV is none below 0", "ndv_property",
+        "ndv if ndv >= 0 else None", "ndv", "test_an_ndv_is_a_whole_number_from_0_on",
+    ),
+    Edit(
+        "bound: a hash is below theta", "__post_init__",
+        "int(self.hashes[-1]) >= self.theta", "int(self.hashes[-1]) > self.theta",
+        "test_a_hash_is_below_theta_and_the_largest_theta_is_that_of_a_sketch_that_dropped_none",
+    ),
+    Edit(
+        "twin: images of kept sketches fill what is listed", "_entry",
+        "!= raw:", "> raw:", "test_images_fill_what_a_directory_lists_and_are_of_its_columns",
+    ),
     # of memory, disk, files
     Edit(
         "bound: the directory of kept sketches", "within_budget",
@@ -222,6 +239,28 @@ GUARDS = (
         "owner: reports of others", "_reports",
         "_NAME.fullmatch(below[1])", "_NAME.search(below[1])", "test_objects_of_others_are_neither_read_nor_deleted",
     ),
+    Edit(
+        "owner: users that a catalog tells apart by a header", "_IDENTITY",
+        '"header.", ', "", "test_users_that_a_catalog_tells_apart_share_no_keys",
+    ),
+    Edit(
+        "owner: users whose keys sign their requests to a catalog", "_identity",
+        '.lower() == "true"', '.lower() == "yes"', "test_users_that_a_catalog_tells_apart_share_no_keys",
+    ),
+    Edit(
+        "owner: deletes that were resolved for another user", "_file_key",
+        "None if isinstance(storage, LocalStorage) else storage", "None",
+        "test_what_was_resolved_is_shared_by_users_of_local_files_alone",
+    ),
+    Edit(
+        "owner: packs that a hidden version may name", "expire_packs",
+        "        require_all_snapshots(table)\n", "",
+        "test_packs_stay_where_a_catalog_hides_snapshots_that_may_name_them",
+    ),
+    Edit(
+        "owner: statistics of a writer whose name only begins as ours", "_is_created_by_icepuffin",
+        '[0]} ")', '[0]}")', "test_statistics_are_swept_that_say_that_icepuffin_made_them_and_no_others",
+    ),
     # The moment that counts among several
     Edit(
         "clock: the last wait ends when the table's time does", "commit_attempts",
@@ -286,6 +325,16 @@ GUARDS = (
         "lineage[-behind].timestamp_ms", "lineage[-1].timestamp_ms",
         "test_the_oldest_late_snapshot_since_the_newest_version_counts",
     ),
+    Edit(
+        "clock: versions are in the order of their commits", "versions_in",
+        "(version.sequence_number, version.timestamp_ms)", "(version.timestamp_ms, version.sequence_number)",
+        "test_versions_are_in_the_order_of_their_commits_whatever_the_clocks_of_their_machines_were",
+    ),
+    Edit(
+        "clock: estimates learn from the last runs", "predicted_seconds",
+        "[-EARLIER_VERSIONS:]", "[:EARLIER_VERSIONS]",
+        "test_seconds_are_corrected_by_the_last_five_runs_of_the_same_kind",
+    ),
     # The same rule for the other kind of file
     Edit(
         "twin: sketches are swept as versions are", "OUR_FILES",
@@ -319,6 +368,16 @@ GUARDS = (
         "if error is not None and not self.closed:", "if False:",
         "test_a_file_whose_writer_fails_does_not_appear",
     ),
+    Edit(
+        "twin: estimates of sketches learn from the last runs", "_predicted",
+        "[-EARLIER_VERSIONS:]", "[:EARLIER_VERSIONS]",
+        "test_seconds_are_corrected_by_the_last_five_runs_of_the_same_runner",
+    ),
+    Edit(
+        "twin: sketches of an older snapshot have a tag that ages", "write_version",
+        "LASTING_MS if tag == SKETCHES_TAG else SIDE_TAG_AGE_MS", "LASTING_MS",
+        "test_sketches_of_an_older_snapshot_have_a_tag_of_their_own_that_ages",
+    ),
     # What to do
     Edit(
         "message: packs that cannot be tagged", "keep_packs",
@@ -334,6 +393,14 @@ GUARDS = (
         "message: keys that have expired", "_expired",
         "Check that the catalog answers from ", "From ",
         "test_a_catalog_that_refuses_is_requested_twice_a_minute_and_named_once_the_keys_have_expired",
+    ),
+    Edit(
+        "message: a tag that was moved meanwhile", "_change_tag",
+        "; look again before you decide", "", "test_a_move_of_the_tag_asserts_where_it_was_too",
+    ),
+    Edit(
+        "message: a publication whose answer was lost", "_unknown_outcome",
+        "; run it again when the catalog ", "; ", "test_while_the_outcome_is_unknown_nothing_is_deleted",
     ),
     Edit(
         "message: a clock that is behind", "require_clock",
