@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pydantic import Field
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV3
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
@@ -19,7 +17,6 @@ from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertRefSnapshotId,
-    AssertTableUUID,
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
     SetSnapshotRefUpdate,
@@ -28,6 +25,7 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
+from icepuffin.ops.binding.assertions import unchanged
 from icepuffin.ops.binding.manifest_lists import new_snapshot_id, write_empty_manifest_list, write_own_manifest_list
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.blob_kind import (
@@ -169,26 +167,10 @@ def last_number(metadata: TableMetadata) -> int:
     return max(getattr(metadata, "last_sequence_number", 0), *numbers, 0)
 
 
-class AssertLastNumber(AssertTableUUID):
-    """The requirement that no snapshot has taken a sequence number since: adding one of ours sets the last number.
-
-    PyIceberg evaluates it where it writes the metadata, and swaps what it evaluated. To a server it is the table's
-    UUID: Iceberg's Java library refuses metadata whose last number is below that of a snapshot.
-    """
-
-    last_number: int = Field(exclude=True)
-
-    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]  # PyIceberg names it
-        super().validate(base_metadata)
-        if base_metadata is not None and last_number(base_metadata) != self.last_number:
-            raise CommitFailedException(
-                f"Requirement failed: last sequence number is {last_number(base_metadata)}, not {self.last_number}"
-            )
-
-
 def same_numbers(table: Table) -> tuple[TableRequirement, ...]:
     """Requirements by which a commit that adds a snapshot of ours never sets the table's last sequence number back:
-    nobody else may have added one since. What moves a branch is refused by any server.
+    nobody else may have added one since. What moves a branch is refused by any server. Iceberg's Java library refuses
+    metadata whose last number is below that of a snapshot.
     """
     refs = table.metadata.refs
     branches = {MAIN_BRANCH, *(name for name, ref in refs.items() if ref.snapshot_ref_type is SnapshotRefType.BRANCH)}
@@ -196,7 +178,7 @@ def same_numbers(table: Table) -> tuple[TableRequirement, ...]:
         AssertRefSnapshotId(ref=name, snapshot_id=refs[name].snapshot_id if name in refs else None)
         for name in sorted(branches)
     )
-    return (AssertLastNumber(uuid=table.metadata.table_uuid, last_number=last_number(table.metadata)), *unmoved)
+    return (unchanged(table, "last sequence number", last_number), *unmoved)
 
 
 def last_number_updates(table: Table) -> tuple[TableUpdate, ...]:

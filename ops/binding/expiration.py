@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
     RemoveSnapshotRefUpdate,
@@ -11,6 +12,7 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
+from icepuffin.ops.binding.assertions import unchanged
 from icepuffin.ops.binding.bound_versions import own_names, tag_target
 from icepuffin.ops.binding.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, commit_attempts, reload_table
 from icepuffin.ops.binding.errors import BindingError
@@ -51,7 +53,7 @@ def expire_derived(
         }
         # a catalog drops the tags of a snapshot with it: no run may have put one on, as it does after a rollback
         possible = {name for snapshot in present.values() for name in own_names(snapshot)}
-        tags = sorted(possible.union(_refs_on(table, present)))
+        tags = sorted(possible.union(_refs_on(table.metadata, present)))
         unmoved = (AssertRefSnapshotId(ref=name, snapshot_id=tag_target(table, name)) for name in tags)
         return sorted(present), unmoved
 
@@ -109,10 +111,12 @@ def _remove_snapshots(
             return _expired(table, unanswered)
         if not attempt.may_commit:
             break
-        refs = _refs_on(table, snapshot_ids)
+        refs = _refs_on(table.metadata, snapshot_ids)
+        # a catalog drops the refs on a snapshot with it, one that its owner has set since we looked, too
+        seen = unchanged(table, "the list of refs on what is removed", lambda now: _refs_on(now, snapshot_ids))  # noqa: B023
         updates: list[TableUpdate] = [RemoveSnapshotRefUpdate(ref_name=name) for name in refs]
         updates.append(RemoveSnapshotsUpdate(snapshot_ids=snapshot_ids))
-        outcome = attempt_commit(table, tuple(updates), tuple(requirements), attempt.number)
+        outcome = attempt_commit(table, tuple(updates), (seen, *requirements), attempt.number)
         if outcome is CommitOutcome.DONE:
             reload_table(table, patient=True)
             return tuple(snapshot_ids)
@@ -126,9 +130,9 @@ def _expired(table: Table, snapshot_ids: Collection[SnapshotId]) -> tuple[Snapsh
     return tuple(item for item in sorted(snapshot_ids) if item not in present)
 
 
-def _refs_on(table: Table, snapshot_ids: Collection[int]) -> list[str]:
+def _refs_on(metadata: TableMetadata, snapshot_ids: Collection[int]) -> tuple[str, ...]:
     chosen = frozenset(snapshot_ids)
-    return [name for name, ref in table.metadata.refs.items() if ref.snapshot_id in chosen]
+    return tuple(sorted(name for name, ref in metadata.refs.items() if ref.snapshot_id in chosen))
 
 
 def _nothing_published(table: Table, owners: Mapping[SnapshotId, str]) -> tuple[TableRequirement, ...]:

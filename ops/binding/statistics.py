@@ -1,9 +1,13 @@
-"""The statistics slot of a data snapshot: one file per snapshot, the last writer wins, no compare-and-swap."""
+"""The statistics slot of a data snapshot: one file per snapshot, the last writer wins. Iceberg's protocol has no
+compare-and-swap for it.
+"""
 
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import SetStatisticsUpdate
 
+from icepuffin.ops.binding.assertions import unchanged
 from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.binding.joint_commit import Change, CommitPart
 from icepuffin.ops.errors import IcepuffinError
@@ -21,7 +25,7 @@ class StatisticsPart(CommitPart[bool]):
     """The part of a commit that puts a file into the slot of a data snapshot, in place of the file `over`.
 
     Its outcome is False where the slot holds another file, written before our commit or right after it: read that one
-    first. A writer during the commit itself is overwritten, as the slot has no compare-and-swap.
+    first. A server overwrites a writer during the commit itself. Where PyIceberg writes the metadata, it is seen.
     """
 
     def __init__(self, entry: StatisticsFile, over: str | None) -> None:
@@ -39,7 +43,9 @@ class StatisticsPart(CommitPart[bool]):
         return None if registered == self._over else self._overtaken(table)
 
     def change(self, table: Table) -> Change:
-        return (SetStatisticsUpdate(statistics=self.entry),), ()
+        snapshot_id = SnapshotId(self.entry.snapshot_id)
+        seen = unchanged(table, f"the file of the statistics of {snapshot_id}", lambda now: _path_in(now, snapshot_id))
+        return (SetStatisticsUpdate(statistics=self.entry),), (seen,)
 
     def verify(self, table: Table) -> bool:
         """Raises what `find` raises, and BindingError where the catalog did not take it."""
@@ -68,5 +74,9 @@ class StatisticsPart(CommitPart[bool]):
         """The file in the slot. Raises UnknownSnapshotError."""
         snapshot_id = SnapshotId(self.entry.snapshot_id)
         find_snapshot(table, snapshot_id)
-        entry = find_statistics(table, snapshot_id)
-        return entry.statistics_path if entry else None
+        return _path_in(table.metadata, snapshot_id)
+
+
+def _path_in(metadata: TableMetadata, snapshot_id: SnapshotId) -> str | None:
+    entry = statistics_by_id(metadata).get(snapshot_id)
+    return entry.statistics_path if entry else None

@@ -1,6 +1,7 @@
 """Expiry of versions takes what icepuffin made and nothing else, and says what is gone."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from pyiceberg.table import Table
@@ -38,6 +39,29 @@ def test_a_version_that_another_ref_points_at_stays_and_is_not_reported_as_expir
     assert expire_derived(table, [version.index_snapshot_id], []) == ()
     assert table.refresh().metadata.refs["release"].snapshot_id == version.index_snapshot_id
     assert expire_derived(table, [17], []) == (17,), "what is gone already is gone"
+
+
+@pytest.mark.parametrize("kind", ["tag", "branch"])
+def test_a_ref_that_the_owner_sets_between_look_and_commit_keeps_the_version(
+    table: Table, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A catalog drops the refs on a snapshot that is removed."""
+    version = bindings.publish(table, binding(table))
+    through, sent = table.catalog.commit_table, []
+
+    def commit_table(*arguments: Any) -> Any:
+        sent.append(arguments)
+        if len(sent) == 1:
+            theirs = table.catalog.load_table(table.name()).manage_snapshots()
+            (theirs.create_tag if kind == "tag" else theirs.create_branch)(
+                version.index_snapshot_id, "release"
+            ).commit()
+        return through(*arguments)
+
+    monkeypatch.setattr(table.catalog, "commit_table", commit_table)
+    assert expire_derived(table, [version.index_snapshot_id], ["ann_e"]) == ()
+    assert table.refresh().metadata.refs["release"].snapshot_id == version.index_snapshot_id
+    assert len(sent) == 2, "the owner's commit, and ours, which was refused"
 
 
 @pytest.mark.parametrize(

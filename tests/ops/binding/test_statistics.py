@@ -75,6 +75,24 @@ def test_a_writer_right_after_our_commit_is_seen(table: Table, afterwards: list[
     assert held.statistics_path == "others"
 
 
+def test_a_writer_between_our_look_and_our_commit_is_not_overwritten(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = data_snapshots(table)[0].snapshot_id
+    through = joint_commit.attempt_commit
+
+    def overtaken(*arguments: Any) -> CommitOutcome:
+        monkeypatch.setattr(joint_commit, "attempt_commit", through)
+        somebody_writes(table, first)
+        return through(*arguments)
+
+    monkeypatch.setattr(joint_commit, "attempt_commit", overtaken)
+    assert not put(table, "ours")
+    held = find_statistics(table.refresh(), first)
+    assert held is not None
+    assert held.statistics_path == "others"
+
+
 def test_a_catalog_that_keeps_no_statistics_is_recognised(table: Table, afterwards: list[Callable[[], Any]]) -> None:
     first = data_snapshots(table)[0].snapshot_id
     update = RemoveStatisticsUpdate(snapshot_id=first)
