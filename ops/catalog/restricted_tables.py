@@ -2,7 +2,7 @@
 
 An answer to loadTable may have a row filter and column masks, which a client must enforce, or fail: `read-restrictions`
 of https://github.com/apache/iceberg/blob/main/open-api/rest-catalog-open-api.yaml. PyIceberg drops them. Readers
-enforce them (`ops/search/restriction.py`); wherever else such a table comes in, it is refused.
+enforce them (`ops/search/target.py`); wherever else such a table comes in, it is refused.
 """
 
 from collections.abc import Mapping

@@ -133,7 +133,7 @@ def open_index(
     >>> reader
     IndexReader('demo.packages', index 'embedding', snapshot ..., 6,000 rows, 384 dimensions, cosine, exact-version)
     """
-    sampler = RecallSampler(recall_sample)
+    sampler, own_threads = RecallSampler(recall_sample), thread_count(threads)
     if recall_reports is not None:
         require_type(recall_reports, str, "recall_reports is the location of a folder", "write s3://bucket/recall")
         if not sampler.share:
@@ -149,7 +149,7 @@ def open_index(
         snapshot,
         storage,
         StalePolicy(stale),
-        thread_count(threads),
+        own_threads,
         TaskChoice(runner, in_process_mb),
         sampler,
     )

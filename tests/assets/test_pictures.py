@@ -161,7 +161,7 @@ def test_the_change_of_recall_of_a_version_does_not_count_later_ones(monkeypatch
     table: Any = None
     for number, drift in ((1, 0.0), (2, 0.05), (3, -0.4)):
         report: Any = SimpleNamespace(index_snapshot_id=number)
-        drawings = version_drawings(table, STORAGE, DEFINITION, report)
+        drawings = version_drawings(RunContext(table, STORAGE), DEFINITION, report)
         assert drawings == {"recall since build": dg.MetadataValue.float(drift)}
 
 
@@ -197,7 +197,7 @@ def test_a_page_has_fifteen_rows_and_that_of_an_empty_snapshot_three(table_facto
     numbers = [name for name, value in full.items() if isinstance(value.value, int | float) and name != "committed"]
     assert numbers == ["recall", "recall since build", "rows", "bytes", "seconds", "tombstones"], "what is plotted"
     assert replace(report, tombstones=20).tombstone_ratio == 0.25
-    dead = version_metadata(table, STORAGE, DEFINITION, replace(report, tombstones=20))
+    dead = version_metadata(RunContext(table, STORAGE), DEFINITION, replace(report, tombstones=20))
     assert dead["tombstones"] == dg.MetadataValue.float(0.25)
 
 

@@ -24,7 +24,6 @@ import click
 import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
 from pyiceberg.types import FloatType, ListType
 
 from icepuffin.ops.binding.bound_versions import index_versions
@@ -34,11 +33,12 @@ from icepuffin.ops.index.planning.index_report import GcReport
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.recall.recall_reports import RecallReporter, RecallReports
 from icepuffin.ops.resources import Engine
-from icepuffin.ops.runs import maintenance, sketches, snapshot
+from icepuffin.ops.runs import maintenance, snapshot
 from icepuffin.ops.runs.snapshot import RefreshReport
 from icepuffin.ops.table.snapshots import is_derived
-from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.ops.theta import ThetaEstimate, ThetaOutcome
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta import theta_estimate
+from icepuffin.ops.theta.theta_report import ThetaEstimate, ThetaOutcome
 from icepuffin.orchestration.cli import group, main, ui
 from icepuffin.orchestration.cli.metrics import server
 from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows, without_captured_output
@@ -658,9 +658,9 @@ def test_garbage_collection_goes_by_the_settings_and_the_options(
 def test_a_refresh_and_its_plan_go_by_the_settings_and_the_options(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[object, ...]] = []
 
-    def refresh(table: Table, snapshot_id: SnapshotId, definitions: Any, **options: Any) -> RefreshReport:
+    def refresh(context: RunContext, snapshot_id: SnapshotId, definitions: Any, **options: Any) -> RefreshReport:
         names = [definition.name for definition in definitions]
-        asked.append((names, *(options[name] for name in ("sketches", "columns", "watched_ref", "verify"))))
+        asked.append((names, *(options[name] for name in ("sketches", "columns", "verify")), context.ref))
         return RefreshReport("demo.packages", snapshot_id, None, {})
 
     monkeypatch.setattr(snapshot, "refresh_snapshot", refresh)
@@ -669,15 +669,15 @@ def test_a_refresh_and_its_plan_go_by_the_settings_and_the_options(run: Run, mon
     run("refresh", "demo.packages", "--index", "embedding", "--json")
     names, *others = asked[0]
     assert "embedding" in names  # type: ignore[operator]
-    assert others == [True, ("id",), "main", True]
-    assert asked[1] == (["embedding"], False, ("id",), "main", False)
+    assert others == [True, ("id",), True, "main"]
+    assert asked[1] == (["embedding"], False, ("id",), False, "main")
     estimated: list[object] = []
 
     def estimate(*_: object, columns: object, **__: object) -> ThetaEstimate:
         estimated.append(columns)
         return ThetaEstimate(ThetaOutcome.OFF)
 
-    monkeypatch.setattr(sketches, "estimate_sketches", estimate)
+    monkeypatch.setattr(theta_estimate, "estimate_theta_sketches", estimate)
     assert "theta_sketches" in json.loads(run("plan", "demo.packages", "--json"))
     assert "theta_sketches" not in json.loads(run("plan", "demo.packages", "embedding", "--json"))
     assert estimated == [("id",)]

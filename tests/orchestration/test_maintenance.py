@@ -9,7 +9,6 @@ import dagster as dg
 import numpy as np
 import pytest
 from dagster import RunsFilter
-from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import DerivedVersion, TagTakenError, index_versions
@@ -203,10 +202,12 @@ def test_of_several_errors_one_that_a_retry_may_mend_decides(
 ) -> None:
     create_index(lake.table, IndexDefinition(name="a", column="embedding"))
 
-    def fail(_: Table, definition: IndexDefinition, **__: object) -> None:
-        raise BindingError("try again") if definition.name == of_passing else TagTakenError("it is taken")
+    errors = {True: BindingError("try again"), False: TagTakenError("it is taken")}
 
-    monkeypatch.setattr(jobs, "maintain_index", fail)
+    def fail(_: object, definition: IndexDefinition) -> None:
+        raise errors[definition.name == of_passing]
+
+    monkeypatch.setattr(jobs, "rebuild_tombstoned_shards", fail)
     (failure,) = (event for event in maintain(lake, instance).all_events if event.is_step_failure)
     message = failure.step_failure_data.error_display_string
     assert "BindingError: try again" in message

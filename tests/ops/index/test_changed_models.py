@@ -255,7 +255,7 @@ def fail_to_build(monkeypatch: pytest.MonkeyPatch, fault: type[IcepuffinError]) 
     """Reasons of all builds from now on; each ends with an error."""
     reasons: list[str] = []
 
-    def build_shards(plan: VersionPlan, **_: object) -> None:
+    def build_shards(_: object, plan: VersionPlan) -> None:
         reasons.append(plan.reason)
         raise fault("no room here")
 

@@ -107,7 +107,7 @@ def test_sketches_are_worth_a_pack_and_are_kept_as_the_documents_have_it() -> No
     assert PACK_BYTES == 256 * 2**10
     assert "too, from 256 KiB on" in described
     assert BUDGET_BYTES == 256 * 2**20
-    assert "those of the longest files are, up to [256 MiB]" in described
+    assert "of their longest files alone, up to [256 MiB]" in described
 
 
 def test_a_pack_of_which_little_is_in_use_is_not_shared() -> None:

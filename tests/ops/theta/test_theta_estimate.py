@@ -153,6 +153,6 @@ def test_seconds_are_corrected_by_the_last_five_runs_of_the_same_runner(
 ) -> None:
     monkeypatch.setattr(theta_estimate, "sketch_versions", lambda _: tuple(versions))
     table: Any = None
-    seconds, words = theta_estimate._predicted(table, 3_000_000, LocalRunner(1))
+    seconds, words = theta_estimate._predicted(RunContext(table, STORAGE, LocalRunner(1)), 3_000_000)
     assert seconds == pytest.approx(factor * default_seconds(3_000_000, 1), rel=0.01)
     assert words == source

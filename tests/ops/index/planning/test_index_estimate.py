@@ -249,7 +249,8 @@ def test_seconds_are_corrected_by_the_last_five_runs_of_the_same_kind(
     plan: Any = SimpleNamespace(definition=DEFINITION, action=Action.REFRESHED)
     amounts = Amounts(built=5_000, dims=384)
     table: Any = None
-    seconds, words = predicted_seconds(table, plan, amounts, LocalRunner(1))
+    run = RunContext(table, STORAGE, LocalRunner(1))
+    seconds, words = predicted_seconds(run, plan, amounts)
     assert seconds == pytest.approx(factor * default_seconds(amounts, 1), rel=0.01)
     assert source in words
-    assert predicted_seconds(table, plan, Amounts(), LocalRunner(1)) == (0.0, "nothing to do")
+    assert predicted_seconds(run, plan, Amounts()) == (0.0, "nothing to do")
