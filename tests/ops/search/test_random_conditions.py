@@ -280,7 +280,7 @@ def test_each_way_finds_the_rows_that_duckdb_finds(
     in_memory = Way.of(table, EVERY)
     ways = {"values": in_memory, "values, and files": Way.of(table, EVERY, tail_bytes=0), "some": Way.of(table, SOME)}
     conditions, expected = list[str | BooleanExpression](), list[list[int]]()
-    for _ in draws(15):
+    for _ in draws(10):
         where, text, duckdb_text = drawn.draw()
         plain_text, duckdb_look_ups = drawn.look_ups()
         conditions += [text if drawn.odd() and "X'" not in text else where, plain_text]
