@@ -140,10 +140,6 @@ class Hits:
         queries, files, positions, distances = (
             np.concatenate([getattr(part, name) for part in parts]) for name in names
         )
-        if len(queries) and queries.max() == 0:  # of one query: less work than for several
-            order = np.lexsort((positions, files, distances))[:limit]
-            ranks = np.arange(1, len(order) + 1)
-            return cls(queries[: len(order)], ranks, files[order], positions[order], distances[order])
         order = np.lexsort((positions, files, distances, queries))
         queries = queries[order]
         ranks = np.arange(len(order)) - np.searchsorted(queries, queries) + 1

@@ -309,7 +309,7 @@ class SearchPipeline:
         hits = resolve_rounding(answer.hits, RangeThresholds.none(len(queries), metric), k, distances)
         costs.clock.lap("settle")
         costs.add_bytes(settle=meter.bytes)
-        return replace(answer, hits=hits)
+        return replace(answer, rows=hits)
 
     def _certified(
         self, first: SourceAnswer, queries: F64, k: int, matches: Matches | None, costs: SearchCosts
@@ -319,7 +319,7 @@ class SearchPipeline:
         costs.add_bytes(compare=proof.bytes_read)
         return replace(
             first,
-            hits=proof.hits,
+            rows=proof.rows,
             strategy=f"{first.strategy} + {proof.strategy}",
             compared=first.compared + proof.compared,
             scanned=first.scanned + proof.scanned,

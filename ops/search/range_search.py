@@ -129,7 +129,7 @@ class RangeSearch:
         margins = (bounds[:, pruned] - last[:, None]).min(axis=0, initial=np.inf)
         proof = self._certificate(last, pruned_from, pruned, margins) if self._is_complete else None
         return SourceAnswer(
-            Hits.of(best),
+            best,
             len(queries),
             "pruned scan",
             condition="" if matches is None else matches.how,

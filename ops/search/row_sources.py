@@ -15,7 +15,7 @@ from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.filters.matches import Matches
 from icepuffin.ops.model import FileNumber
-from icepuffin.ops.rows.candidates import Candidates, Hits, cut_in_doubt, rerank
+from icepuffin.ops.rows.candidates import Candidates, Hits, cut_in_doubt, merge, rerank
 from icepuffin.ops.rows.row_reader import Meter, RowReader
 from icepuffin.ops.search.exact.private_delta import FROM_FILES, PrivateDelta, TailAccess
 from icepuffin.ops.search.exact.scan import SkippedRows, VectorSource
@@ -44,7 +44,7 @@ rows without a distance"""
 class SourceAnswer:
     """Rows for some queries, of one source or of several together, and the work of finding them."""
 
-    hits: Hits
+    rows: Candidates | Hits
     """The k nearest; where `rounded_directions`, all that may be among them; or all rows within thresholds"""
     queries: int
     """Queries that are answered"""
@@ -77,9 +77,15 @@ class SourceAnswer:
     """Place of the vectors that were compared, in words; empty for that of the reader"""
     warnings: tuple[str, ...] = ()
 
+    @property
+    def hits(self) -> Hits:
+        """The rows, one after the other."""
+        return self.rows if isinstance(self.rows, Hits) else Hits.of(self.rows)
+
     def of_queries(self, places: I64) -> "SourceAnswer":
         """The same, for queries that are at some places int64[n], ascending, among others."""
-        return replace(self, hits=replace(self.hits, queries=places[self.hits.queries]))
+        hits = self.hits
+        return replace(self, rows=replace(hits, queries=places[hits.queries]))
 
 
 def merged(answers: Sequence[SourceAnswer], k: int) -> SourceAnswer:
@@ -90,9 +96,15 @@ def merged(answers: Sequence[SourceAnswer], k: int) -> SourceAnswer:
     if not others:
         return first
     is_rounded = any(answer.rounded_directions for answer in answers)
+    parts = [answer.rows for answer in answers if isinstance(answer.rows, Candidates)]
+    rows: Candidates | Hits
+    if len(parts) == len(answers):
+        rows = merge(parts, sum(part.files.shape[1] for part in parts) if is_rounded else k)
+    else:
+        rows = Hits.ranked([answer.hits for answer in answers], None if is_rounded else k)
     return replace(
         first,
-        hits=Hits.ranked([answer.hits for answer in answers], None if is_rounded else k),
+        rows=rows,
         rounded_directions=is_rounded,
         scanned=sum(answer.scanned for answer in answers),
         tail=shown_ways([answer.tail for answer in answers]),
@@ -112,7 +124,7 @@ def joined(parts: Sequence[tuple[I64, SourceAnswer]], queries: int) -> SourceAns
     prunings = [answer.pruning for answer in answers if answer.pruning is not None]
     return replace(
         answers[0],
-        hits=every.take(np.lexsort((every.ranks, every.queries))),
+        rows=every.take(np.lexsort((every.ranks, every.queries))),
         strategy=_strategy(answers),
         work=work_by_shard([shard for answer in answers for shard in answer.work]),
         queries=queries,
@@ -199,7 +211,7 @@ class IndexSource:
             and cut_in_doubt(unranked, candidates, queries, k, metric, self._longest_vector)
         )
         return SourceAnswer(
-            Hits.of(candidates if answer.rounded_directions else candidates.first(k)),
+            candidates if answer.rounded_directions else candidates.first(k),
             len(queries),
             answer.strategy,
             answer.work,
@@ -247,7 +259,7 @@ class TailSource:
             candidates, compared = access.rows.nearest(queries, k, matches)
             read = access.rows.count if access.was_read else 0
         return SourceAnswer(
-            Hits.of(candidates),
+            candidates,
             len(queries),
             "scan",
             scanned=compared,
