@@ -1,6 +1,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +11,7 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import FloatType, ListType, StringType
 
-from icepuffin.ops.binding.bound_versions import index_versions, tag_target
+from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions, tag_target
 from icepuffin.ops.index import (
     Action,
     DefinitionError,
@@ -23,12 +25,16 @@ from icepuffin.ops.index import (
     materialize_index,
     rebuild_tombstoned_shards,
 )
+from icepuffin.ops.index.upkeep.outcome_reports import reuse_report
 from icepuffin.ops.index.versions.version_reader import open_version
+from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.process.stage_clock import StageClock
+from icepuffin.ops.recall.shard_recall import ShardRecall
 from icepuffin.ops.rows.vector_column import VectorColumnError
 from icepuffin.ops.search import Coverage, open_index
 from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage, relative_to
-from icepuffin.ops.table.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS
+from icepuffin.ops.table.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, BlobKind
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
@@ -408,3 +414,27 @@ def test_a_watched_ref_that_does_not_exist_yet_is_no_error(table_factory: TableF
     table.manage_snapshots().create_branch(head, "prod").commit()
     assert materialize_index(work, DEFINITION, head).action is Action.RETAGGED
     assert tag_target(table.refresh(), "ann_e") == report.index_snapshot_id
+
+
+def test_a_report_on_a_version_in_place_counts_its_nodes_deltas_and_bytes() -> None:
+    """A page shows these of a snapshot whose version was there."""
+    entries = [
+        SimpleNamespace(count=100, live_rows=80, all_bytes=50),
+        SimpleNamespace(count=10, live_rows=10, all_bytes=5),
+    ]
+    base = SimpleNamespace(
+        routing=SimpleNamespace(shards=entries, files=(), routed_shards=1),
+        recalls=(ShardRecall(0.9, 64, changed=3, is_new=False), ShardRecall(1.0, 9, is_new=False)),
+        bytes_total=70,
+    )
+    live = SimpleNamespace(table="db.t", snapshot_id=SnapshotId(7), files=(1, 2, 3))
+    plan: Any = SimpleNamespace(
+        live=live, definition=DEFINITION, reason="it is there", build_id="b", action=Action.REUSED, base=base
+    )
+    existing = DerivedVersion(BlobKind.INDEX, "e", SnapshotId(8), SnapshotId(7), "b", "p", 1, 1, 1, ())
+    report = reuse_report(plan, StageClock(), existing)
+    assert (report.files, report.rows, report.tombstones, report.tombstone_ratio) == (3, 90, 20, 20 / 110)
+    assert (report.shards, report.deltas, report.bytes_total) == (2, 1, 70)
+    assert report.recall == pytest.approx((0.9 * 80 + 10) / 90)
+    assert [(one.nodes, one.live, one.bytes) for one in report.shard_reports] == [(100, 80, 50), (10, 10, 5)]
+    assert (report.index_snapshot_id, report.puffin_path, report.action) == (8, "p", Action.REUSED)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from icepuffin.ops.recall.curves import Reach, Width, choose, combined, encode, reaches, widths
+from icepuffin.ops.recall.curves import Reach, Width, choose, combined, encode, longer_list, reaches, widths
 
 CURVE = (Width(10, 1, 0.90, 100), Width(40, 1, 0.96, 300), Width(160, 1, 0.99, 900))
 
@@ -58,6 +58,12 @@ def test_more_rows_take_a_longer_list() -> None:
     chosen = choose(0.96, 100, CURVE, (), 1)
     assert chosen is not None
     assert chosen.search_list == 130
+
+
+def test_a_list_of_candidates_that_are_ranked_again_grows_by_twice_as_many_as_there_are_more() -> None:
+    assert [longer_list(k, 1) for k in (1, 10, 11, 100)] == [0, 0, 1, 90]
+    assert [longer_list(k, 3) for k in (1, 10, 11, 100)] == [0, 0, 6, 540]
+    assert longer_list(150, 3, measured_k=100) == 300
 
 
 def test_fewer_rows_take_no_shorter_list() -> None:

@@ -87,6 +87,7 @@ def test_each_part_names_its_column_its_version_and_its_packs(table_factory: Cal
     ]
     assert content["location"] == f"{table.location()}/metadata"
     assert content["properties"] == {"icepuffin.index": "e", "icepuffin.metric": "cosine"}
+    assert index_metadata(table, replace(definition, column="vector"), version) == content, "by its id"
     other = index_metadata(table, replace(definition, name="f"), version)
     assert other["uuid"] != content["uuid"] == index_metadata(table, definition, version)["uuid"]
     with pytest.raises(UnknownSnapshotError, match=rf"snapshot {version.base_snapshot_id} has no column none"):
