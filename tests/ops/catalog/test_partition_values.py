@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.expressions import EqualTo, IsNaN
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform, TruncateTransform
@@ -32,7 +33,7 @@ from pyiceberg.types import (
 from icepuffin.ops.filters.matches import find_matches
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.storage.local_storage import to_path
-from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.table.live_files import _identities, live_files
 from icepuffin.ops.table.live_rows import read_live
 from icepuffin.ops.table.row_deletes import deleted_positions
 from icepuffin.orchestration.demo.rowdeletes import commit_delete_files
@@ -156,3 +157,9 @@ def test_the_start_of_a_text_is_no_value_of_its_column(table_factory: TableFacto
     append_rows(table.refresh(), make_rows(0, 1), "name")
     (file,) = live_files(table.refresh(), table.metadata.current_snapshot_id or 0).files
     assert file.constants == ()
+
+
+def test_the_value_of_an_identity_column_is_at_its_place_among_all_fields_of_the_partition() -> None:
+    transforms = (TruncateTransform(4), IdentityTransform(), TruncateTransform(2), IdentityTransform())
+    fields = (PartitionField(7 + at, 1000 + at, transform, f"p{at}") for at, transform in enumerate(transforms))
+    assert _identities(PartitionSpec(*fields)) == ((1, 8), (3, 10))

@@ -6,6 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
@@ -18,12 +19,14 @@ from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import ObjectMissingError, RefusedError, open_storage
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.tasks.task_runner import RunContext
-from icepuffin.ops.theta import build_id, publication
+from icepuffin.ops.theta import build_id, publication, statistics_slot
 from icepuffin.ops.theta.file_sketches import FileKey
 from icepuffin.ops.theta.ndv import ndv_property, overwritten_by, read_ndv
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaOutcome
+from icepuffin.puffin import BlobMetadata as StoredBlob
 from icepuffin.puffin import FileInfo, PuffinReader, PuffinWriter
+from icepuffin.puffin.blobs.theta_blob import MAX_THETA, ThetaSketch
 from icepuffin.puffin.codec import compress
 from icepuffin.puffin.errors import BadFooterError
 from tests.ops.catalog.bindings import register_statistics
@@ -375,3 +378,23 @@ def test_an_ndv_is_a_whole_number_from_0_on(properties: dict[str, str] | None, n
     kind = "apache-datasketches-theta-v1"
     blob = BlobMetadata(type=kind, snapshot_id=1, sequence_number=1, fields=[1], properties=properties)
     assert ndv_property(blob) == ndv
+
+
+def test_the_ndv_of_a_file_comes_before_that_of_its_entry_which_serves_where_the_file_has_none() -> None:
+    kind = "apache-datasketches-theta-v1"
+
+    def counted(in_file: dict[str, str], sequence_number: int = 2) -> dict[str, str]:
+        blob = StoredBlob(kind, (1,), 1, 2, 4, 8, None, in_file)
+        entry = BlobMetadata(
+            type=kind, snapshot_id=1, sequence_number=sequence_number, fields=[1], properties={"ndv": "7"}
+        )
+        return dict(statistics_slot._with_ndv(blob, entry).properties)
+
+    assert counted({"ndv": "5", "other": "x"}) == {"ndv": "5", "other": "x"}
+    assert counted({"other": "x"}) == {"ndv": "7", "other": "x"}
+    assert counted({"other": "x"}, sequence_number=3) == {"other": "x"}, "an entry of another blob"
+
+
+def test_each_hash_is_of_another_value_whatever_the_number_of_rows_is() -> None:
+    sketch = ThetaSketch(MAX_THETA, np.array([3, 5, 7], np.uint64))
+    assert [statistics_slot.ndv_of(sketch, rows) for rows in (2, 3, 9)] == [3, 3, 3]
