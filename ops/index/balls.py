@@ -17,7 +17,7 @@ from icepuffin.ops.table.live_rows import read_live
 from icepuffin.ops.table.row_deletes import deleted_in_turn
 from icepuffin.ops.tasks.enclosure import EnclosureTask, enclose
 from icepuffin.ops.tasks.task_runner import RunContext, balanced_groups, small_work_runner
-from icepuffin.ops.tasks.vectors import vectors_at, with_vector
+from icepuffin.ops.tasks.vectors import VectorColumn, vectors_at, with_vector
 
 
 def enclose_files(run: RunContext, plan: VersionPlan) -> ShardSet | None:
@@ -32,17 +32,14 @@ def enclose_files(run: RunContext, plan: VersionPlan) -> ShardSet | None:
     slotted = assign_slots(plan)
     added = {file.path for file in plan.added}
     new = [(slot, file) for slot, file in slotted if file.path in added]
+    column = VectorColumn(plan.schema, plan.field_id, dims, plan.definition.metric, run.storage)
     runner = small_work_runner(run.runner, 4 * dims * sum(file.record_count for _, file in new))
     tasks = [
         EnclosureTask(
             files=group,
-            schema=plan.schema,
-            field_id=plan.field_id,
-            metric=plan.definition.metric,
-            dims=dims,
+            column=column,
             most_balls=balls_per_file(len(slotted), dims),
             seed=plan.definition.seed,
-            storage=run.storage,
             threads=runner.task_threads,
         )
         for group in balanced_groups(new, runner, lambda item: (item[0], item[1].record_count))

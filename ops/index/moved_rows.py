@@ -175,13 +175,9 @@ def _by_hash(matching: _Matching) -> _MatchOutcome:
         HashTask(
             task_number=number,
             files=group,
-            schema=context.plan.schema,
-            field_id=context.plan.field_id,
-            metric=context.plan.definition.metric,
-            dims=context.layout.dims,
+            column=context.column,
             range_bits=matching.range_bits,
             staging=context.staging,
-            storage=context.run.storage,
             threads=runner.task_threads,
         )
         for number, group in enumerate(groups)
@@ -228,14 +224,7 @@ def _by_lineage(matching: _Matching) -> _MatchOutcome | None:
     progress = context.run.stage_progress("lineage")
     staged = runner.run(read_lineage, tasks, label="read lineage", progress=progress)
     matches = [
-        LineageMatchTask(
-            match=task,
-            before=before,
-            after=after,
-            schema=context.plan.schema,
-            field_id=context.plan.field_id,
-            dims=context.layout.dims,
-        )
+        LineageMatchTask(task, before, after, context.column)
         for task in matching.match_tasks(blocks_by_destination(staged))
     ]
     results = runner.run(match_lineage, matches, label="match rows by lineage", progress=progress)

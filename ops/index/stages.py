@@ -22,6 +22,7 @@ from icepuffin.ops.tasks.scatter import RowSelection, ScatterTask, scatter
 from icepuffin.ops.tasks.shard_task import Partitions, ShardResult, ShardTask, make_shard
 from icepuffin.ops.tasks.staged_blocks import Block, StagedRows
 from icepuffin.ops.tasks.task_runner import RunContext, TaskRunner, balanced_groups, driver_runner, is_local
+from icepuffin.ops.tasks.vectors import VectorColumn
 from icepuffin.puffin.blobs.routing_blob import CoveredFile
 
 SlottedFile = tuple[FileSlot, LiveFile]
@@ -91,6 +92,11 @@ class BuildContext:
     """
 
     @property
+    def column(self) -> VectorColumn:
+        plan = self.plan
+        return VectorColumn(plan.schema, plan.field_id, self.layout.dims, plan.definition.metric, self.run.storage)
+
+    @property
     def staging(self) -> str:
         """Prefix of all staged objects."""
         return self.plan.staging_prefix
@@ -129,19 +135,15 @@ def scatter_rows(
     rows = sum(selection.file.record_count for selection in selections)
     runner = context.runner_for(rows)
     groups = balanced_groups(selections, runner, lambda item: (item.slot, item.file.record_count))
-    plan = context.plan
     tasks = [
         ScatterTask(
             task_number=number,
             files=group,
-            schema=plan.schema,
-            field_id=plan.field_id,
-            metric=plan.definition.metric,
+            column=context.column,
             codebook=context.layout.codebook,
             partition_to_shard=routes,
-            vectors=plan.definition.vectors,
+            vectors=context.plan.definition.vectors,
             staging=context.staging_of_blocks(rows),
-            storage=context.run.storage,
             recorded=not context.is_small(rows),
             threads=runner.task_threads,
         )

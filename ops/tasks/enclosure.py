@@ -5,14 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.codes import kmeans
-from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
+from icepuffin.ops.model import FileSlot, LiveFile
 from icepuffin.ops.tasks.file_balls import Ball, BallSet, partition_balls
 from icepuffin.ops.tasks.staged_blocks import StagedRows
-from icepuffin.ops.tasks.vectors import VectorFiles, prepared
+from icepuffin.ops.tasks.vectors import VectorColumn, VectorFiles, prepared
 
 _ROWS_PER_BALL = 16
 """Rows of a file per ball, at least: fewer gain nothing"""
@@ -26,14 +24,10 @@ class EnclosureTask:
 
     files: tuple[tuple[FileSlot, LiveFile], ...]
     """(file slot, file)"""
-    schema: Schema
-    field_id: int
-    metric: Metric
-    dims: int
+    column: VectorColumn
     most_balls: int
     """Most balls per file"""
     seed: int
-    storage: StorageConfig
     threads: int = 1
 
 
@@ -42,13 +36,13 @@ def enclose(task: EnclosureTask) -> StagedRows:
 
     Raises VectorColumnError naming file and row for vectors that have no distance from others.
     """
-    vectors_of = VectorFiles((file for _, file in task.files), task.schema, task.field_id, task.dims, task.storage)
+    vectors_of, dims = VectorFiles((file for _, file in task.files), task.column), task.column.dims
     live_rows: list[tuple[FileSlot, int]] = []
     balls: list[tuple[FileSlot, Ball]] = []
     for slot, file in task.files:
-        count, centers, reach = 0, np.empty((0, task.dims), np.float32), np.empty(0, np.float32)
+        count, centers, reach = 0, np.empty((0, dims), np.float32), np.empty(0, np.float32)
         for positions, raw in vectors_of.read(file):
-            vectors = prepared(raw, positions, file, task.metric)
+            vectors = prepared(raw, positions, file, task.column.metric)
             if not count:
                 centers = _centers(vectors, task)
                 reach = np.full(len(centers), -1.0, np.float32)
@@ -58,7 +52,7 @@ def enclose(task: EnclosureTask) -> StagedRows:
         live_rows.append((slot, count))
         balls += [(slot, ball) for ball in partition_balls(reach, centers)]
         pa.default_memory_pool().release_unused()
-    return StagedRows((), tuple(live_rows), vectors_of.without_vector, BallSet.of(balls, task.dims))
+    return StagedRows((), tuple(live_rows), vectors_of.without_vector, BallSet.of(balls, dims))
 
 
 def _centers(vectors: npt.NDArray[np.float32], task: EnclosureTask) -> npt.NDArray[np.float32]:

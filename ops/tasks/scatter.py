@@ -10,18 +10,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.codes.code_sizes import ROTATED_BITS
 from icepuffin.ann_kernels.codes.grouped_centroids import CentroidGroups
-from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
+from icepuffin.ops.model import FileSlot, LiveFile
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks import markers
 from icepuffin.ops.tasks.file_balls import Ball, BallSet, partition_balls
 from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.staged_blocks import BlockWriters, StagedRows
-from icepuffin.ops.tasks.vectors import VectorFiles, content_hashes, is_selected, prepared, require_half, require_short
+from icepuffin.ops.tasks.vectors import (
+    VectorColumn,
+    VectorFiles,
+    content_hashes,
+    is_selected,
+    prepared,
+    require_half,
+    require_short,
+)
 from icepuffin.puffin.blobs import deletion_vector_blob
 
 
@@ -41,16 +47,13 @@ class ScatterTask:
 
     task_number: int
     files: tuple[RowSelection, ...]
-    schema: Schema
-    field_id: int
-    metric: Metric
+    column: VectorColumn
     codebook: npt.NDArray[np.float32]
     """f32[k, D]"""
     partition_to_shard: npt.NDArray[np.uint32]
     vectors: str
     """What shards hold of vectors, as `IndexDefinition.vectors` has it"""
     staging: str
-    storage: StorageConfig
     recorded: bool
     """Whether a marker is written, so that a retry finds the result; else a retry does the work again"""
     threads: int = 1
@@ -63,7 +66,7 @@ def scatter(task: ScatterTask) -> StagedRows:
 
     Raises VectorColumnError naming file and row for vectors that cannot be indexed.
     """
-    storage = open_storage(task.staging, task.storage)
+    storage = open_storage(task.staging, task.column.storage)
     if not task.recorded:
         return _scatter(task, storage)
     marker = markers.name_of(f"{task.staging}/scatter-{task.task_number}", _inputs(task))
@@ -83,20 +86,19 @@ def scatter(task: ScatterTask) -> StagedRows:
 
 def _inputs(task: ScatterTask) -> Iterator[bytes | npt.NDArray[Any] | str | int | None]:
     """Everything that the result depends on."""
-    yield from (repr(task.schema), task.field_id, task.metric.code, task.codebook, task.partition_to_shard)
+    column = task.column
+    yield from (repr(column.schema), column.field_id, column.metric.code, task.codebook, task.partition_to_shard)
     for selection in task.files:
         yield from (selection.slot, repr(selection.file), selection.positions)
 
 
 def _scatter(task: ScatterTask, storage: Storage) -> StagedRows:
-    dims = task.codebook.shape[1]
+    dims = task.column.dims
     partitions = CentroidGroups.of(task.codebook, threads=task.threads)
     live_rows: list[tuple[FileSlot, int]] = []
     balls: list[tuple[FileSlot, Ball]] = []
     distances: list[float] = []
-    vectors_of = VectorFiles(
-        (selection.file for selection in task.files), task.schema, task.field_id, dims, task.storage
-    )
+    vectors_of = VectorFiles((selection.file for selection in task.files), task.column)
     with contextlib.ExitStack() as stack:
         stem = f"{task.staging}/block-{task.task_number}"
         writers = BlockWriters(stem, dims, storage, stack, durable=task.recorded)
@@ -107,7 +109,7 @@ def _scatter(task: ScatterTask, storage: Storage) -> StagedRows:
             for all_positions, raw in vectors_of.read(selection.file):
                 keep = slice(None) if selected is None else is_selected(all_positions, selected)
                 positions = all_positions[keep]
-                vectors = prepared(raw[keep], positions, selection.file, task.metric)
+                vectors = prepared(raw[keep], positions, selection.file, task.column.metric)
                 if task.vectors == "f16":
                     require_half(vectors, positions, selection.file)
                 elif task.vectors in ROTATED_BITS:

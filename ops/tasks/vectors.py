@@ -1,6 +1,7 @@
 """The vector column of data files, batch by batch, with errors that name the row."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,18 +28,27 @@ _LONGEST_CODED = 9e18
 """Length up to which two vectors are so near that the square of their distance is a float"""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class VectorColumn:
+    """A column of vectors in the data files of a table, and how they are compared."""
+
+    schema: Schema
+    field_id: int
+    dims: int
+    metric: Metric
+    storage: StorageConfig
+
+    def vectors_at(self, vectors: pa.Array, positions: npt.NDArray[np.int64], file: LiveFile) -> npt.NDArray[Any]:
+        """[n, D], as `vectors_at` gives them of a part of the column."""
+        return vectors_at(vectors, positions, file, self.dims, element_type_of(self.schema, self.field_id))
+
+
 class VectorFiles:
     """The vectors of some data files. Delete files that are about many of them are read once."""
 
-    def __init__(
-        self, files: Iterable[LiveFile], schema: Schema, field_id: int, dims: int, storage: StorageConfig
-    ) -> None:
-        self._schema = schema
-        self._field_id = field_id
-        self._element_type = element_type_of(schema, field_id)
-        self._dims = dims
-        self._storage = storage
-        self._deleted = deleted_by_file(lambda path: open_storage(path, storage), files)
+    def __init__(self, files: Iterable[LiveFile], column: VectorColumn) -> None:
+        self._column = column
+        self._deleted = deleted_by_file(lambda path: open_storage(path, column.storage), files)
         self._without: dict[str, int] = {}
 
     @property
@@ -48,13 +58,14 @@ class VectorFiles:
 
     def read(self, file: LiveFile) -> Iterator[Vectors]:
         """Batches of the live rows that have a vector, in order. Raises VectorColumnError naming file and row."""
-        store = open_storage(file.path, self._storage)
+        column, deleted = self._column, self._deleted[file.path]
+        store = open_storage(file.path, column.storage)
         self._without[file.path] = 0
-        for batch in read_live(store, file, self._schema, [self._field_id], deleted=self._deleted[file.path]):
-            positions, column = with_vector(batch)
+        for batch in read_live(store, file, column.schema, [column.field_id], deleted=deleted):
+            positions, vectors = with_vector(batch)
             self._without[file.path] += len(batch.positions) - len(positions)
             if len(positions):
-                yield positions, vectors_at(column, positions, file, self._dims, self._element_type)
+                yield positions, column.vectors_at(vectors, positions, file)
 
 
 def with_vector(batch: LiveBatch) -> tuple[npt.NDArray[np.int64], pa.Array]:

@@ -7,12 +7,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pyiceberg.schema import Schema
-from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.graphs.duplicates import copies_of
 from icepuffin.ann_kernels.graphs.graph import Adjacency
-from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definitions.definition_columns import resolve_field
@@ -30,7 +27,7 @@ from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
 from icepuffin.ops.process.large_arrays import NoRoomError
 from icepuffin.ops.rows.addresses import addresses_of, rows_at
 from icepuffin.ops.rows.datafile import take_rows
-from icepuffin.ops.rows.vector_column import VectorSchema, element_type_of
+from icepuffin.ops.rows.vector_column import VectorSchema
 from icepuffin.ops.shards.cell_rows import require_codes
 from icepuffin.ops.shards.shard_reader import check_shard, open_shard
 from icepuffin.ops.storage import open_storage, relative_to
@@ -39,7 +36,7 @@ from icepuffin.ops.tasks.matching.self_search import SelfSearchResult, SelfSearc
 from icepuffin.ops.tasks.matching.tally import RowsResult, RowsTask, Tally, tally_of, tally_rows
 from icepuffin.ops.tasks.rows import by_file, live_nodes
 from icepuffin.ops.tasks.task_runner import Progress, RunContext, TaskRunner, small_work_runner
-from icepuffin.ops.tasks.vectors import prepared, vectors_at
+from icepuffin.ops.tasks.vectors import VectorColumn, prepared
 from icepuffin.puffin import BytesSource, PuffinReader
 from icepuffin.puffin.blobs import attributes_blob, centroid_blob, deletion_vector_blob, routing_blob
 from icepuffin.puffin.blobs.centroid_blob import CentroidIndex
@@ -123,13 +120,13 @@ def check_integrity(run: RunContext, version: DerivedVersion) -> Integrity:
         nodes, drawn, broken = _read_shards(stored, expected, run.storage)
         faults += broken
         if not faults:
-            covered = _covered_rows(run.table, version, expected, definition)
+            covered = _covered_rows(run, version, expected, definition)
             result = _rows_of(run, covered, balls, expected, definition)
             rows = int(result.tally.counts.sum())
             faults += _disagreements(nodes if definition.has_graphs else None, result, covered.paths, expected)
             if not definition.has_graphs:
                 read = sum(blob.length for blob in of_balls)
-            schemas = (covered.schema, run.table.schema())
+            schemas = (covered.column.schema, run.table.schema())
             faults += attribute_faults(run, columns, dict(covered.files), schemas)
             faults += included_faults(run, version, included, dict(covered.files), schemas)
         if not faults and definition.has_graphs:
@@ -215,28 +212,30 @@ class _CoveredRows:
     """(file slot, file) of the files that the version has"""
     paths: frozenset[str]
     """Relative paths of all files of the snapshot"""
-    schema: Schema
-    field_id: int
     record_count: int
-    metric: Metric
+    column: VectorColumn
 
 
 def _covered_rows(
-    table: Table, version: DerivedVersion, expected: Routing, definition: IndexDefinition
+    run: RunContext, version: DerivedVersion, expected: Routing, definition: IndexDefinition
 ) -> _CoveredRows:
     """Reads the index snapshot: it has the same files as the data snapshot, and outlives it."""
-    live = live_files(table, version.index_snapshot_id)
-    schema = table.schemas()[live.schema_id]
+    live = live_files(run.table, version.index_snapshot_id)
+    schema = run.table.schemas()[live.schema_id]
     field_id = resolve_field(definition, schema, live.table)
     slots = {file.path: FileSlot(slot) for slot, file in enumerate(expected.files) if file.present}
     paths = {file.path: relative_to(file.path, live.location) for file in live.files}
     return _CoveredRows(
         files=tuple((slots[paths[file.path]], file) for file in live.files if paths[file.path] in slots),
         paths=frozenset(paths.values()),
-        schema=VectorSchema.of(schema, field_id, definition.element_type),
-        field_id=field_id,
         record_count=live.record_count,
-        metric=definition.metric,
+        column=VectorColumn(
+            VectorSchema.of(schema, field_id, definition.element_type),
+            field_id,
+            expected.dims,
+            definition.metric,
+            run.storage,
+        ),
     )
 
 
@@ -260,13 +259,9 @@ def _rows_of(
     tasks = [
         RowsTask(
             files=group,
-            schema=covered.schema,
-            field_id=covered.field_id,
-            dims=expected.dims,
+            column=covered.column,
             slots=len(expected.files),
             balls={slot: of_files[slot] for slot, _ in group if slot in of_files},
-            metric=covered.metric,
-            storage=run.storage,
         )
         for group in (covered.files[first::groups] for first in range(groups))
     ]
@@ -284,7 +279,7 @@ def _self_search(
     """Search the rows at the addresses `drawn` of each shard by their own vectors."""
     files, ends = dict(covered.files), np.cumsum([len(keys) for keys in drawn])
     every = np.concatenate([np.empty(0, np.int64), *drawn])  # at once: so a row group is read once, not for each shard
-    vectors = vectors_of(every, files, covered.schema, covered.field_id, expected.dims, covered.metric, run.storage)
+    vectors = vectors_of(every, files, covered.column)
     tasks = [
         SelfSearchTask(
             stored, deletion_vector_blob.encode(entry.tombstones), keys, vectors[end - len(keys) : end], run.storage
@@ -349,25 +344,18 @@ def draw_nodes(shard: Shard, tombstones: npt.NDArray[np.int64], seed: int) -> np
 
 
 def vectors_of(
-    addresses: npt.NDArray[np.int64],
-    files: Mapping[FileSlot, LiveFile],
-    schema: Schema,
-    field_id: int,
-    dims: int,
-    metric: Metric,
-    storage: StorageConfig,
+    addresses: npt.NDArray[np.int64], files: Mapping[FileSlot, LiveFile], column: VectorColumn
 ) -> npt.NDArray[np.float32]:
     """f32[n, D] prepared: the vectors that the table has at addresses int64[n], which are live rows.
 
     Raises VectorColumnError, DataFileError, StorageError.
     """
     slots, positions = rows_at(addresses)
-    out = np.empty((len(addresses), dims), np.float32)
+    out = np.empty((len(addresses), column.dims), np.float32)
     for slot, places in by_file(slots):
         file = files[FileSlot(slot)]
-        rows = take_rows(open_storage(file.path, storage), file, schema, [field_id], positions[places])
-        raw = vectors_at(
-            rows.column(0).combine_chunks(), positions[places], file, dims, element_type_of(schema, field_id)
-        )
-        out[places] = prepared(raw, positions[places], file, metric)
+        store, at = open_storage(file.path, column.storage), positions[places]
+        rows = take_rows(store, file, column.schema, [column.field_id], at)
+        raw = column.vectors_at(rows.column(0).combine_chunks(), at, file)
+        out[places] = prepared(raw, at, file, column.metric)
     return out

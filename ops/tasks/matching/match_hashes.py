@@ -20,9 +20,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyiceberg.schema import Schema
 
-from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.rows.matching import pair_equal
 from icepuffin.ops.model import FileSlot, ObjectRange, ShardId, StorageConfig, StoredShard
 from icepuffin.ops.shards.shard_reader import open_shard
@@ -31,7 +29,7 @@ from icepuffin.ops.tasks.file_balls import Ball, BallSet, ball_around, merge_bal
 from icepuffin.ops.tasks.rows import VectorRows, by_file, range_of
 from icepuffin.ops.tasks.scatter import RowSelection
 from icepuffin.ops.tasks.staged_blocks import Block, BlockWriters, StagedBlock, StagedRows, read_blocks
-from icepuffin.ops.tasks.vectors import VectorFiles, content_hashes, is_selected, prepared
+from icepuffin.ops.tasks.vectors import VectorColumn, VectorFiles, content_hashes, is_selected, prepared
 from icepuffin.puffin.blobs import addresses_blob, deletion_vector_blob
 from icepuffin.puffin.blobs.addresses_blob import Addresses
 
@@ -44,14 +42,10 @@ class HashTask:
 
     task_number: int
     files: tuple[RowSelection, ...]
-    schema: Schema
-    field_id: int
-    metric: Metric
-    dims: int
+    column: VectorColumn
     range_bits: int
     """Leading bits of a hash that name its range"""
     staging: str
-    storage: StorageConfig
     threads: int = 1
 
 
@@ -113,10 +107,8 @@ def hash_files(task: HashTask) -> StagedRows:
 
     Raises VectorColumnError naming file and row for vectors that cannot be indexed.
     """
-    storage = open_storage(task.staging, task.storage)
-    vectors_of = VectorFiles(
-        (selection.file for selection in task.files), task.schema, task.field_id, task.dims, task.storage
-    )
+    storage = open_storage(task.staging, task.column.storage)
+    vectors_of = VectorFiles((selection.file for selection in task.files), task.column)
     writing = Lock()
     with contextlib.ExitStack() as stack:
         writers = BlockWriters(f"{task.staging}/hashes-{task.task_number}", 0, storage, stack)
@@ -129,7 +121,7 @@ def hash_files(task: HashTask) -> StagedRows:
                 positions, raw = all_positions[keep], vectors[keep]
                 if not len(raw):
                     continue
-                file_balls.append(ball_around(prepared(raw, positions, selection.file, task.metric)))
+                file_balls.append(ball_around(prepared(raw, positions, selection.file, task.column.metric)))
                 hashes = content_hashes(raw)
                 nothing = np.empty((len(raw), 0), np.float32)
                 rows = VectorRows(np.full(len(raw), selection.slot, np.uint32), positions, hashes, nothing)
@@ -144,7 +136,7 @@ def hash_files(task: HashTask) -> StagedRows:
     slots = [selection.slot for selection in task.files]
     live_rows = tuple((slot, count) for slot, (count, _) in zip(slots, read_files, strict=True))
     balls = [(slot, ball) for slot, (_, file_balls) in zip(slots, read_files, strict=True) for ball in file_balls]
-    return StagedRows(writers.blocks(), live_rows, vectors_of.without_vector, BallSet.of(balls, task.dims))
+    return StagedRows(writers.blocks(), live_rows, vectors_of.without_vector, BallSet.of(balls, task.column.dims))
 
 
 def _ahead(items: Iterator[T], threads: ThreadPoolExecutor) -> Iterator[T]:

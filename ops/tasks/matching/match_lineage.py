@@ -23,7 +23,6 @@ from pyiceberg.types import LongType, NestedField
 from icepuffin.ann_kernels.rows.matching import pair_equal
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.rows.datafile import DataFile, DataFileError
-from icepuffin.ops.rows.vector_column import element_type_of
 from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.live_rows import LiveBatch, read_live
@@ -32,7 +31,7 @@ from icepuffin.ops.table.row_deletes import deleted_by_file
 from icepuffin.ops.tasks.matching.match_hashes import MatchResult, MatchTask, stage_matches
 from icepuffin.ops.tasks.rows import VectorRows, by_file, range_of
 from icepuffin.ops.tasks.staged_blocks import BlockWriters, StagedBlock, read_blocks
-from icepuffin.ops.tasks.vectors import content_hashes, vectors_at, with_vector
+from icepuffin.ops.tasks.vectors import VectorColumn, content_hashes, with_vector
 from icepuffin.puffin.blobs import deletion_vector_blob
 
 Versions = npt.NDArray[np.uint64]
@@ -75,9 +74,7 @@ class LineageMatchTask:
     """(file slot, file) that the nodes' rows lay in"""
     after: tuple[tuple[FileSlot, LiveFile], ...]
     """(file slot, file) of the new rows"""
-    schema: Schema
-    field_id: int
-    dims: int
+    column: VectorColumn
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,11 +238,11 @@ def _refuted(
 
 def _first_rows(task: LineageMatchTask, file: LiveFile) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
     """(row positions, vectors [n, D]) of the first rows with a vector in the row group in the middle."""
-    opened = DataFile(open_storage(file.path, task.match.storage), file, task.schema, [task.field_id])
+    opened = DataFile(open_storage(file.path, task.match.storage), file, task.column.schema, [task.column.field_id])
     group = opened.groups // 2
     rows = opened.first(_ROWS_CHECKED, group)
     if rows is None:
-        return np.empty(0, np.int64), np.empty((0, task.dims), np.float32)
+        return np.empty(0, np.int64), np.empty((0, task.column.dims), np.float32)
     start = opened.start(group)
     positions, column = with_vector(LiveBatch(np.arange(start, start + rows.num_rows), rows))
-    return positions, vectors_at(column, positions, file, task.dims, element_type_of(task.schema, task.field_id))
+    return positions, task.column.vectors_at(column, positions, file)

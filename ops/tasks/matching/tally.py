@@ -9,16 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from pyiceberg.schema import Schema
 
-from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.rows.row_sums import add_live_nodes, add_rows
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
 from icepuffin.ops.rows.addresses import addresses_of, rows_at
 from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.tasks.file_balls import Ball, rows_outside
 from icepuffin.ops.tasks.rows import live_nodes
-from icepuffin.ops.tasks.vectors import VectorFiles, content_hashes, prepared
+from icepuffin.ops.tasks.vectors import VectorColumn, VectorFiles, content_hashes, prepared
 from icepuffin.puffin.blobs import deletion_vector_blob
 from icepuffin.puffin.errors import BadBlobError
 
@@ -88,14 +86,10 @@ class RowsTask:
 
     files: tuple[tuple[FileSlot, LiveFile], ...]
     """(file slot, file)"""
-    schema: Schema
-    field_id: int
-    dims: int
+    column: VectorColumn
     slots: int
     balls: Mapping[FileSlot, list[Ball]]
     """Balls in which the rows of each file must lie; a file that is not here has no balls to compare with"""
-    metric: Metric
-    storage: StorageConfig
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,11 +169,11 @@ def tally_rows(task: RowsTask) -> RowsResult:
     Raises VectorColumnError, DataFileError, StorageError.
     """
     out, outside = Tally.empty(task.slots), np.zeros(task.slots, np.int64)
-    vectors_of = VectorFiles((file for _, file in task.files), task.schema, task.field_id, task.dims, task.storage)
+    vectors_of = VectorFiles((file for _, file in task.files), task.column)
     for slot, file in task.files:
         balls = task.balls.get(slot)
         for positions, vectors in vectors_of.read(file):
             out.add(np.full(len(positions), slot, np.uint32), positions, content_hashes(vectors))
             if balls is not None:
-                outside[slot] += rows_outside(prepared(vectors, positions, file, task.metric), balls)
+                outside[slot] += rows_outside(prepared(vectors, positions, file, task.column.metric), balls)
     return RowsResult(out, outside)

@@ -13,6 +13,7 @@ from icepuffin.ops.index.verify.integrity import draw_nodes, vectors_of
 from icepuffin.ops.model import FileSlot
 from icepuffin.ops.rows.addresses import addresses_of, rows_at
 from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.tasks.vectors import VectorColumn
 from icepuffin.puffin.blobs.shard_blob import Shard
 from tests.conftest import DIMS, STORAGE, make_rows
 from tests.puffin import samples
@@ -80,7 +81,8 @@ def test_vectors_are_those_that_the_table_has(table_factory: Callable[..., Table
         expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     keys = np.array([addresses_of(slot, np.int64(position)) for slot, position in chosen])  # type: ignore[arg-type]
     field = table.schema().find_field("embedding").field_id
-    vectors = vectors_of(keys, files, table.schema(), field, DIMS, metric, STORAGE)
+    column = VectorColumn(table.schema(), field, DIMS, metric, STORAGE)
+    vectors = vectors_of(keys, files, column)
     assert vectors.dtype == np.float32
     assert vectors == pytest.approx(expected, rel=1e-6)
-    assert vectors_of(keys[:0], files, table.schema(), field, DIMS, metric, STORAGE).shape == (0, DIMS)
+    assert vectors_of(keys[:0], files, column).shape == (0, DIMS)

@@ -10,6 +10,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import FloatType, ListType, NestedField
 
+from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.model import FileSlot, LiveFile, ShardId
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.matching.match_hashes import MatchTask, read_moves
@@ -21,7 +22,7 @@ from icepuffin.ops.tasks.matching.match_lineage import (
     read_lineage,
     row_versions,
 )
-from icepuffin.ops.tasks.vectors import content_hashes
+from icepuffin.ops.tasks.vectors import VectorColumn, content_hashes
 from icepuffin.puffin.blobs import deletion_vector_blob
 from tests.conftest import STORAGE
 from tests.ops.cache.stored import DIMS, random_shard, stored
@@ -166,7 +167,8 @@ def matched(
     blocks = read_lineage(LineageTask(0, ((NEW, new),), range_bits, staging, STORAGE))
     of_range = tuple((path, rows) for number, path, rows in blocks if number == hash_range)
     match = MatchTask(hash_range, range_bits, of_range, (dead,), (), staging, STORAGE)
-    return match_lineage(LineageMatchTask(match, ((OLD, old), (OTHER, other)), ((NEW, new),), SCHEMA, 2, DIMS))
+    column = VectorColumn(SCHEMA, 2, DIMS, Metric.L2, STORAGE)
+    return match_lineage(LineageMatchTask(match, ((OLD, old), (OTHER, other)), ((NEW, new),), column))
 
 
 def moves_of(result: LineageMatchResult) -> dict[tuple[int, int], tuple[int, int]]:
