@@ -257,9 +257,9 @@ def test_a_build_that_was_in_vain_is_tried_again_once_data_target_or_version_hav
     built: list[int] = []
     through = new_version.build_shards
 
-    def build_shards(plan: VersionPlan, **rest: Any) -> Any:
+    def build_shards(run: Any, plan: VersionPlan) -> Any:
         built.append(plan.live.record_count)
-        return through(plan, **rest)
+        return through(run, plan)
 
     def is_refused(definition: IndexDefinition) -> str:
         with pytest.raises(GateFailedError) as caught:
