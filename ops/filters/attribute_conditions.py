@@ -271,17 +271,22 @@ class Condition:
 
         columns: dict[int, AttributeColumn] = {}
 
-        def tree_of(test: ColumnTest) -> ConditionTree:
-            own = {attributes.look_up_column(test)} if isinstance(test, LookUp) else extract_field_ids(test)
-            field_id = min(own)
+        def column_of(field_id: int) -> AttributeColumn:
             if field_id not in columns:  # once: read again after an error of the store, it has other codes
                 columns[field_id] = attributes.column(field_id)
-            column = columns[field_id]
+            return columns[field_id]
+
+        def tree_of(test: ColumnTest) -> ConditionTree:
+            if isinstance(test, LookUp):
+                field_id = attributes.look_up_column(test)
+                return column_of(field_id).part(field_id, test, predicate)
+            own = extract_field_ids(test)
+            column = column_of(min(own))
             if isinstance(test, And | Or) and (len(own) > 1 or column.is_of_lists):
                 return Combination(isinstance(test, And), (tree_of(test.left), tree_of(test.right)))
-            return column.part(field_id, test, predicate)
+            return column.part(min(own), test, predicate)
 
-        trees = _one_run_per_column(map(tree_of, tests))
+        trees = (tree_of(tests[0]),) if len(tests) == 1 else _one_run_per_column(map(tree_of, tests))
         tree = trees[0] if len(trees) == 1 else Combination(every=True, parts=trees)
         return cls(attributes, tree, dict(sorted(columns.items())))
 
@@ -326,14 +331,20 @@ class Condition:
 
 def _one_run_per_column(trees: Iterable[ConditionTree]) -> tuple[ConditionTree, ...]:
     """The parts of a conjunction. Those with one run of codes of one column are one, which has fewer rows."""
-    runs: dict[int, tuple[int, int]] = {}
+    one_run: dict[int, ColumnPart] = {}
     others: list[ConditionTree] = []
     for tree in trees:
         if isinstance(tree, ColumnPart) and len(tree.runs) == 1:
-            first, last = tree.runs[0]
-            other_first, other_last = runs.get(tree.field_id, (first, last))
-            runs[tree.field_id] = max(first, other_first), min(last, other_last)
+            before = one_run.get(tree.field_id, tree)
+            one_run[tree.field_id] = tree if before is tree else _common_run(before, tree)
         else:
             others.append(tree)
-    joined = (ColumnPart.of_run(field_id, first, last + 1) for field_id, (first, last) in runs.items())
-    return *joined, *others
+    return *one_run.values(), *others
+
+
+def _common_run(part: ColumnPart, other: ColumnPart) -> ColumnPart:
+    """The codes that two parts on one column have in common, each of one run; the first may have none left."""
+    if not part.runs:
+        return part
+    (first, last), (other_first, other_last) = part.runs[0], other.runs[0]
+    return ColumnPart.of_run(part.field_id, max(first, other_first), min(last, other_last) + 1)

@@ -45,7 +45,7 @@ _UNCLEAR_PATTERN = re.compile(r"_|\\(?!%)")
 _COMMON_TOKEN = re.compile(
     r"""[ \t\n\r]*(?:(?P<word>[A-Za-z_][A-Za-z0-9_$]*)|(?P<text>'[^'\\\n\r\ud800-\udfff]*')(?!')"""
     r"""|(?P<real>[+-]?(?:[0-9]{1,40}\.[0-9]{0,40}|\.[0-9]{1,40}))(?![\w.$])"""
-    r"""|(?P<whole>[+-]?[0-9]{1,40})(?![\w.$])|(?P<sign><=|<>|>=|==|!=|[<>=(),]))"""
+    r"""|(?P<whole>[+-]?[0-9]{1,40})(?![\w.$])|(?P<sign><=|<>|>=|==|!=|[<>=(),])|(?P<other>[^ \t\n\r]))"""
 )
 _AND = re.compile(r"[ \t\n\r]+and[ \t\n\r]+", re.IGNORECASE)
 _MOST_KEPT, _LONGEST_KEPT = 1 << 16, 200
@@ -112,14 +112,12 @@ class LookUp(NamedTuple):
 
 def look_ups(where: str | BooleanExpression) -> Sequence[LookUp] | None:
     """The look-ups that a condition joins by AND; None for one of any other form."""
-    parts: list[LookUp] = []
     if isinstance(where, str):
-        for text in _AND.split(where):
-            part = _look_up_of_text(text) if len(text) <= _LONGEST_KEPT else _CommonForms(text).look_up()
-            if part is None:
-                return _CommonForms(where).look_ups()  # an AND within a text in quotes is none
-            parts.append(part)
-        return parts
+        read = _look_up_of_text if len(where) <= _LONGEST_KEPT else _look_up_of_text.__wrapped__
+        texts = _AND.split(where)
+        found = [part for part in map(read, texts) if part is not None]
+        return found if len(found) == len(texts) else _CommonForms(where).look_ups()  # an AND in quotes is none
+    parts: list[LookUp] = []
     left_over = [where]
     while left_over:
         expression = left_over.pop()
@@ -134,7 +132,9 @@ def look_ups(where: str | BooleanExpression) -> Sequence[LookUp] | None:
 
 @lru_cache(_MOST_KEPT)
 def _look_up_of_text(text: str) -> LookUp | None:
-    return _CommonForms(text).look_up()
+    """The only look-up of a text; None where there are more, or it has another form."""
+    parts = _CommonForms(text).look_ups()
+    return parts[0] if parts is not None and len(parts) == 1 else None
 
 
 def _look_up_of(expression: BooleanExpression) -> LookUp | None:
@@ -156,8 +156,18 @@ def _look_up_of(expression: BooleanExpression) -> LookUp | None:
     return LookUp(term.name, values, of_lists=type(expression) is ArrayContains)
 
 
-_Part = LookUp | BooleanExpression
 _Value = str | int | Decimal
+
+
+class _PredicateParts(NamedTuple):
+    """A comparison that PyIceberg has not made yet: that takes longer than to parse its text."""
+
+    operator: Any
+    column: str
+    values: tuple[_Value, ...]
+
+
+_Part = LookUp | _PredicateParts | BooleanExpression
 _LOOKING_UP = (EqualTo, In, ArrayContains)
 
 
@@ -169,15 +179,7 @@ class _CommonForms:
     """Comparisons of a column with a text or a number, IN, IS, `array_contains`; NOT, AND, OR and parentheses."""
 
     def __init__(self, text: str) -> None:
-        self._tokens: list[tuple[str, str]] = []
-        end, place = len(text.rstrip(" \t\n\r")), 0
-        while place < end:
-            token = _COMMON_TOKEN.match(text, place)
-            if token is None:
-                self._tokens = []
-                break
-            kind, place = str(token.lastgroup), token.end()
-            self._tokens.append((kind, token[kind]))
+        self._tokens = [(str(token.lastgroup), token[token.lastindex or 0]) for token in _COMMON_TOKEN.finditer(text)]
         self._tokens.append(("end", ""))
         self._next = 0
 
@@ -189,11 +191,6 @@ class _CommonForms:
         except (_UncommonError, RecursionError):
             return None
         return _expression(part)
-
-    def look_up(self) -> LookUp | None:
-        """The only look-up; None where there are more, or the text has another form."""
-        parts = self.look_ups()
-        return parts[0] if parts is not None and len(parts) == 1 else None
 
     def look_ups(self) -> Sequence[LookUp] | None:
         """The look-ups that AND joins; None where the text has another form."""
@@ -232,17 +229,16 @@ class _CommonForms:
             self._require(")")
             return _named(ArrayContains, column, (value,), of_lists=True)
         name = self._name(name)
+        if (comparison := _COMPARISONS.get(self._tokens[self._next][1])) is not None:
+            self._take("sign")
+            return _named(comparison, name, (self._value(),), of_lists=False)
         if self._takes_word("is"):
             negated = self._takes_word("not")
-            test: BooleanExpression = self._test(negated=negated)(name)
-            return test
+            return _PredicateParts(self._test(negated=negated), name, ())
         negated = self._takes_word("not")
-        if self._takes_word("in"):
-            return _named(NotIn if negated else In, name, self._values(), of_lists=False)
-        comparison = None if negated else _COMPARISONS.get(self._take("sign"))
-        if comparison is None:
+        if not self._takes_word("in"):
             raise _UncommonError
-        return _named(comparison, name, (self._value(),), of_lists=False)
+        return _named(NotIn if negated else In, name, self._values(), of_lists=False)
 
     def _test(self, *, negated: bool) -> Any:
         test = _TESTS.get((self._take("word").lower(), negated))
@@ -286,14 +282,16 @@ class _CommonForms:
 
     def _takes_word(self, word: str) -> bool:
         kind, text = self._tokens[self._next]
-        return self._step(fits=kind == "word" and text.lower() == word)
+        if kind != "word" or text.lower() != word:
+            return False
+        self._next += 1
+        return True
 
     def _takes(self, sign: str) -> bool:
-        return self._step(fits=self._tokens[self._next] == ("sign", sign))
-
-    def _step(self, *, fits: bool) -> bool:
-        self._next += fits
-        return fits
+        if self._tokens[self._next] != ("sign", sign):
+            return False
+        self._next += 1
+        return True
 
     def _require(self, sign: str) -> None:
         if not self._takes(sign):
@@ -304,19 +302,17 @@ def _named(operator: Any, column: str, values: tuple[_Value, ...], *, of_lists: 
     """A comparison of a column with some values."""
     if operator in _LOOKING_UP and type(values[0]) is not Decimal:
         return LookUp(column, values, of_lists)  # type: ignore[arg-type]
-    literals = [_LITERALS[type(value)](value) for value in values]
-    expression: BooleanExpression = operator(column, literals if operator in (In, NotIn) else literals[0])
-    return expression
+    return _PredicateParts(operator, column, values)
 
 
 def _expression(part: _Part) -> BooleanExpression:
-    if not isinstance(part, LookUp):
+    if isinstance(part, BooleanExpression):
         return part
     literals = [_LITERALS[type(value)](value) for value in part.values]
-    if part.of_lists:
-        return ArrayContains(part.column, literals[0])
-    chosen: Any = In  # of one value it is EqualTo
-    expression: BooleanExpression = chosen(part.column, literals)
+    operator: Any = part.operator if isinstance(part, _PredicateParts) else ArrayContains if part.of_lists else In
+    if operator in (In, NotIn):  # of one value it is EqualTo, or NotEqualTo
+        literals = [literals]
+    expression: BooleanExpression = operator(part.column, *literals)
     return expression
 
 

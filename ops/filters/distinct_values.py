@@ -49,6 +49,7 @@ class DistinctValues:
     def __init__(self, values: pa.Array, *, in_order: bool) -> None:
         self.values = values
         """Distinct values, ascending where they have an order, and null behind them"""
+        self._count = len(values) - 1
         self._in_order = in_order
         self._are_texts = pa.types.is_string(values.type)
         self._are_looked_up = self._are_texts or pa.types.is_integer(values.type)
@@ -73,7 +74,7 @@ class DistinctValues:
 
     def __len__(self) -> int:
         """Number of the values, which is the code of null."""
-        return len(self.values) - 1
+        return self._count
 
     def part(self, field_id: int, test: ColumnTest, predicate: RowPredicate | None) -> ColumnPart:
         """A test of a column of plain values, by codes. Raises FilterError.
@@ -105,7 +106,7 @@ class DistinctValues:
 
     def codes(self, values: Iterable[Any]) -> list[int]:
         """Codes, ascending, of those of some texts or whole numbers that there are: Python compares them as Arrow."""
-        codes = map(self._listed.get if len(self) <= _MOST_LISTED else self._searched, values)
+        codes = map(self._listed.get if self._count <= _MOST_LISTED else self._searched, values)
         return sorted({code for code in codes if code is not None})
 
     def _named_values(self, test: ColumnTest) -> Collection[Any] | None:

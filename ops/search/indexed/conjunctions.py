@@ -112,9 +112,13 @@ class ConjunctionSearch:
         parts = None if where is None or self._nodes is None else look_ups(where)
         if parts is None:
             return None
-        lists = tuple(map(self._lists_of, parts))
-        of_look_ups = tuple(own for own in lists if own is not None)
-        return None if None in lists or prod(map(len, of_look_ups)) > _MOST_COMBINATIONS else of_look_ups
+        lists: list[Lists] = []
+        for part in parts:
+            own = self._lists.get(part) or self._new_lists(part)
+            if own is None:
+                return None
+            lists.append(own)
+        return tuple(lists) if prod(map(len, lists)) <= _MOST_COMBINATIONS else None
 
     def search(
         self, queries: F64, conditions: Sequence[tuple[Lists, ...]], k: int, parameters: SearchParameters
@@ -171,20 +175,10 @@ class ConjunctionSearch:
             return None
         return _Nodes(tuple(shards), tuple(firsts[:-1].tolist()), of_rows)
 
-    def _lists_of(self, look_up: LookUp) -> Lists | None:
-        """`_new_lists`, but those that there were are kept."""
-        lists = self._lists
-        if look_up in lists:
-            return lists[look_up]
-        own = self._new_lists(look_up)
-        if own is not None:  # a store that fails may pass
-            if len(lists) >= _MOST_KEPT:
-                lists = self._lists = {}  # other threads return values of the earlier one
-            lists[look_up] = own
-        return own
-
     def _new_lists(self, look_up: LookUp) -> Lists | None:
-        """The lists of a look-up; None where a row may be in several, or the values of some files are missing."""
+        """The lists of a look-up, which are kept; None where a row may be in several, or the values of some files are
+        missing.
+        """
         if not self._attributes.has_look_up(look_up):
             return None
         field_id = self._attributes.look_up_column(look_up)
@@ -197,7 +191,11 @@ class ConjunctionSearch:
             if field_id not in self._first_lists:
                 self._add(field_id, np.append(starts, starts[-1]), rows)
             first = self._first_lists[field_id]
-        return tuple(first + code for code in codes or [len(starts) - 1])
+        lists = tuple(first + code for code in codes or [len(starts) - 1])
+        if len(self._lists) >= _MOST_KEPT:
+            self._lists = {}  # other threads return values of the earlier one
+        self._lists[look_up] = lists
+        return lists
 
     def _add(self, field_id: int, starts: I64, rows: U32) -> None:
         """Add the lists of a column to those of others."""
