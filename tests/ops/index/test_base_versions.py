@@ -1,15 +1,21 @@
 """Which of several versions a refresh starts from: it shall cost what has changed, whatever was indexed meanwhile."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.index import IndexReport, materialize_index
+from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions
+from icepuffin.ops.index import IndexReport, NotAnIndexError, materialize_index
 from icepuffin.ops.index.planning import version_plan
+from icepuffin.ops.index.planning.version_plan import nearest_first
+from icepuffin.ops.index.versions import version_reader
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search import opening
+from icepuffin.ops.storage import ObjectMissingError, RefusedError, StorageError
+from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.table.snapshots import data_snapshots
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from tests.conftest import STORAGE, make_rows
@@ -112,3 +118,44 @@ def test_a_backfill_does_not_lead_a_search_astray_either(
     of_head = next(item for item in index_versions(table.refresh(), "e") if item.base_snapshot_id == head)
     assert found.index_snapshot_id == of_head.index_snapshot_id
     assert recall >= 0.96
+
+
+def test_of_versions_that_are_as_near_the_newest_is_considered_first() -> None:
+    """Those of the snapshot itself come before, and those of other distances behind all others."""
+
+    def version(number: int, base: int, sequence_number: int, time_ms: int, distances: str = "d") -> DerivedVersion:
+        return DerivedVersion(
+            BlobKind.INDEX, "e", SnapshotId(number), SnapshotId(base), "", "p", sequence_number, time_ms, base, (),
+            distances=distances,
+        )  # fmt: skip
+
+    versions = [
+        version(1, 6, 6, 10), version(2, 6, 7, 11), version(3, 6, 7, 12), version(4, 4, 4, 9), version(5, 1, 1, 1),
+        version(6, 5, 5, 8, "other"), version(7, 5, 5, 8),
+    ]  # fmt: skip
+    ordered = nearest_first(versions, 5, 5, "d")
+    assert [item.index_snapshot_id for item in ordered] == [7, 3, 2, 1, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_lasting"),
+    [(ObjectMissingError("gone"), True), (RefusedError("no rights"), True), (StorageError("away"), False)],
+)
+def test_a_version_is_passed_over_whose_file_is_gone_or_refused_and_no_store_that_is_away(
+    monkeypatch: pytest.MonkeyPatch, cause: StorageError, is_lasting: bool
+) -> None:
+    """Without a version that is whole all its rows would be indexed again."""
+
+    def fail(*_: object) -> None:
+        raise NotAnIndexError("no version") from cause
+
+    monkeypatch.setattr(version_reader, "open_version", fail)
+    table: Any = None
+    versions: Any = [SimpleNamespace(base_snapshot_id=7)]
+    if is_lasting:
+        opened, unreadable = version_reader.open_versions(table, versions, STORAGE, skip_unanswered=False)
+        assert (opened, [str(error) for error in unreadable]) == ([], ["no version"])
+    else:
+        with pytest.raises(StorageError, match="away"):
+            version_reader.open_versions(table, versions, STORAGE, skip_unanswered=False)
+    assert version_reader.open_versions(table, versions, STORAGE)[0] == []
