@@ -141,7 +141,7 @@ def taken(number: int, factor: float, **others: Any) -> DerivedVersion:
     ("versions", "factor", "source"),
     [
         ([], 1, "default rate, 1 threads"),
-        ([taken(1, 9), *(taken(n, n) for n in range(2, 7))], 4, "measured on the last 5 snapshots"),
+        ([taken(1, 1), *(taken(n, n + 3) for n in range(2, 7))], 7, "measured on the last 5 snapshots"),
         ([taken(1, 2), taken(2, 9), taken(3, 4)], 4, "measured on the last 3 snapshots"),
         ([taken(1, 2), taken(2, 9, runner="SparkRunner")], 2, "measured on the last snapshot"),
         ([taken(1, 2), taken(2, 9, amounts={"rows": 1})], 2, "measured on the last snapshot"),

@@ -5,7 +5,12 @@ from dataclasses import fields, replace
 import pytest
 
 from icepuffin.ops.index import DefinitionError, IndexDefinition
-from icepuffin.ops.index.definitions.index_definition import INDEX_PARAMETERS, IndexParameter, from_properties
+from icepuffin.ops.index.definitions.index_definition import (
+    INDEX_PARAMETERS,
+    IndexParameter,
+    from_properties,
+    validate_name,
+)
 
 OWN = ("name", "column", "field_id", "filters", "filter_ids", "include", "include_ids")
 INDEX = IndexDefinition(name="e", column="v", field_id=7)
@@ -148,3 +153,16 @@ def test_a_text_that_is_no_definition_is_named(text: str) -> None:
         IndexDefinition.from_json(text)
     with pytest.raises(DefinitionError, match=r"table property ann\.index\.x\.filter-ids"):
         from_properties({"ann.index.x.column": "e", "ann.index.x.filters": "a", "ann.index.x.filter-ids": text})
+
+
+@pytest.mark.parametrize(
+    ("name", "is_name"),
+    [("a", True), ("7", True), (64 * "a", True), ("a_.", True), (65 * "a", False), ("_a", False), (".a", False)]
+    + [(name, False) for name in ("", "a-b", "a b", "ä")],
+)
+def test_a_name_begins_with_a_letter_or_digit_and_has_64_characters_at_most(name: str, is_name: bool) -> None:
+    if is_name:
+        validate_name(name)
+    else:
+        with pytest.raises(DefinitionError, match="cannot name an index: use 1 to 64 letters"):
+            validate_name(name)

@@ -232,7 +232,7 @@ def measured(number: int, factor: float, action: Action = Action.REFRESHED, **ot
     [
         ([], 1, "default rates, 1 threads"),
         ([measured(1, 3)], 3, "measured on the last version, refreshed like this one"),
-        ([measured(1, 9), *(measured(n, n) for n in range(2, 7))], 4, "measured on the last 5 versions, refreshed"),
+        ([measured(1, 1), *(measured(n, n + 3) for n in range(2, 7))], 7, "measured on the last 5 versions, refreshed"),
         ([measured(1, 2), measured(2, 9), measured(3, 4)], 4, "the last 3 versions"),
         ([measured(1, 2), measured(2, 9, Action.BUILT)], 2, "the last version, refreshed like this one"),
         ([measured(1, 9, Action.BUILT)], 9, "the last version, made another way"),
