@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from pyiceberg.catalog import load_catalog
+from requests import HTTPError, Response
 
 import icepuffin
 from icepuffin.ops import resources
@@ -315,3 +316,28 @@ def test_a_machine_without_java_is_reported(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], env=bare, capture_output=True, text=True, check=False)
     assert "NoJavaError: Spark did not start: it needs Java 17 or 21" in done.stderr
     assert not NoJavaError.retryable, "a run waits two minutes before it fails, otherwise"
+
+
+@pytest.mark.parametrize(
+    ("statuses", "is_so"), [((400, 403, 404, 500), True), ((401, 407, 408, 419, 429, 502, 503, 504), False)]
+)
+def test_a_catalog_that_is_away_or_refuses_its_user_says_nothing_of_a_table(
+    statuses: tuple[int, ...], is_so: bool
+) -> None:
+    """Nor does one that is called too often: it fails for every table alike."""
+    for status in statuses:
+        response = Response()
+        response.status_code = status
+        assert resources._is_about_the_table(HTTPError("refused", response=response)) is is_so, status
+
+
+@pytest.mark.parametrize(
+    ("memory", "mebibytes"),
+    [("512m", 896), ("1024k", 385), ("2g", 2_432), ("1G", 1_408), ("8gb", 9_011), ("1t", 1_153_434), ("much", 1_408)],
+)
+def test_the_memory_of_a_jvm_is_its_heap_and_a_tenth_of_that_or_384_mebibytes(memory: str, mebibytes: int) -> None:
+    engine = Engine(
+        spark_conf={"spark.master": "local[2]", "spark.driver.memory": memory}, threads=1, driver_only_rows=0
+    )
+    assert engine.jvm_mb == mebibytes
+    assert Engine(spark_conf={}, threads=1, driver_only_rows=0).jvm_mb == 0
