@@ -7,9 +7,10 @@ delete there what no snapshot names, statistics files among it.
 from enum import StrEnum
 
 from pyiceberg.table import Table
+from pyiceberg.table.update import SetPropertiesUpdate
 
+from icepuffin.ops.binding.commit import COMMIT_ATTEMPTS, attempt_commit, commit_attempts, reload_table
 from icepuffin.ops.binding.errors import BindingError
-from icepuffin.ops.binding.table_properties import set_property
 from icepuffin.ops.table.snapshots import table_name
 
 FOLDER_PROPERTY = "icepuffin.folder"
@@ -48,5 +49,16 @@ def remember_folder(table: Table, folder: FilesFolder) -> None:
 
     Raises BindingError where no commit succeeds, and what the catalog raises.
     """
-    if folder is not folder_of(table):
-        set_property(table, FOLDER_PROPERTY, folder.value)
+    if folder is folder_of(table):
+        return
+    for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
+        reload_table(table, patient=attempt.number > 0)
+        if folder is folder_of(table):
+            return
+        if attempt.may_commit:
+            update = SetPropertiesUpdate(updates={FOLDER_PROPERTY: folder.value})
+            attempt_commit(table, (update,), (), attempt.number)
+    raise BindingError(
+        f"{table_name(table)}: table property {FOLDER_PROPERTY} could not be set to {folder} in {attempt.number} "
+        "attempts; try again"
+    )

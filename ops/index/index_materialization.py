@@ -6,8 +6,6 @@ They are idempotent, and safe to run twice at once.
 import logging
 from contextlib import suppress
 
-from pyiceberg.table import Table
-
 from icepuffin.ops.binding import bindings
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.binding.commit import reload_table
@@ -18,7 +16,6 @@ from icepuffin.ops.index.errors import CoverageError, GateFailedError
 from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.index.planning.version_plan import VersionPlan, plan_instead, plan_rebuild, plan_version
 from icepuffin.ops.index.upkeep.outcome_reports import empty_report, reuse_report
-from icepuffin.ops.index.versions.vain_build import VainBuild, remember_vain_build
 from icepuffin.ops.index.versions.version_reader import lost_packs
 from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.process.stage_clock import StageClock
@@ -97,8 +94,6 @@ def _carry_out(
             other = plan_instead(plan, error, first)
             if other is None:
                 _name_both(error, plan)
-                if isinstance(error, GateFailedError) and isinstance(plan.other_error, GateFailedError):
-                    _remember(run.table, first, max(error.recall, plan.other_error.recall))
                 raise
             anew = other.action is Action.BUILT
             way = "is built anew" if anew else "is refreshed with the layout that it has"
@@ -113,18 +108,6 @@ def _carry_out(
                 for other in tried:
                     sweep_staged(other, run.storage)
         return report
-
-
-def _remember(table: Table, refresh: VersionPlan, recall: float) -> None:
-    """Keep that a build in place of a refresh missed the gate, too, with the better recall of the two. What fails here
-    costs the next snapshot another.
-    """
-    rows, arriving = refresh.live.record_count, refresh.arriving_rows
-    try:
-        build = VainBuild(refresh.graph_id, rows, arriving, table.metadata.last_updated_ms, recall)
-        remember_vain_build(table, refresh.definition.name, build)
-    except IcepuffinError as error:
-        _log.warning("that a build was in vain is not kept, so the next snapshot tries one again: %s", error)
 
 
 def _name_both(error: IcepuffinError, plan: VersionPlan) -> None:

@@ -35,7 +35,7 @@ from icepuffin.ops.index.refresh import refresh_shards
 from icepuffin.ops.index.stages import ShardSet
 from icepuffin.ops.index.upkeep.outcome_reports import empty_report, new_version_report
 from icepuffin.ops.index.verify.proof import require_enclosed, require_rows
-from icepuffin.ops.index.versions.version_sizes import VersionSizes
+from icepuffin.ops.index.versions.version_sizes import VersionSizes, graph_id
 from icepuffin.ops.model import Action, StorageConfig
 from icepuffin.ops.process.stage_clock import StageClock
 from icepuffin.ops.recall.shard_recall import mean_recall
@@ -129,7 +129,7 @@ def make_version(
 def _sizes(plan: VersionPlan, shard_set: ShardSet) -> VersionSizes:
     routed = shard_set.shards[: shard_set.layout.shards]
     return VersionSizes(
-        definition=plan.graph_id,
+        definition=graph_id(plan.definition, plan.field_id),
         dims=shard_set.layout.dims,
         shards=len(routed),
         rows=sum(shard.live_rows for shard in routed),
@@ -149,9 +149,7 @@ def pass_gate(plan: VersionPlan, shard_set: ShardSet, *, has_version: bool) -> N
     if recall is not None and recall < plan.definition.target_recall:
         why = _recall_advice(plan.definition, shard_set)
         other = plan.other_error.recall if isinstance(plan.other_error, GateFailedError) else None
-        if plan.in_vain and plan.action is Action.REFRESHED:
-            why = f"{plan.in_vain}. {why}"
-        elif plan.action is Action.REFRESHED and plan.other_error is None and not plan.may_build_anew:
+        if plan.action is Action.REFRESHED and plan.other_error is None and not plan.may_build_anew:
             why = (
                 f"A version that is built from nothing may find more, and up to build_anew_rows = "
                 f"{plan.definition.build_anew_rows:,} rows one is built by itself: raise it. {why}"

@@ -22,7 +22,6 @@ from icepuffin.ops.index.definitions.index_definition import (
     index_of_property,
 )
 from icepuffin.ops.index.versions.tuning_record import PREFIX, forget_record
-from icepuffin.ops.index.versions.vain_build import VAIN_BUILD_PREFIX
 from icepuffin.ops.table.blob_kind import index_tag, pack_tag
 from icepuffin.ops.table.snapshots import table_name
 
@@ -222,8 +221,7 @@ def drop_index(table: Table, name: str) -> tuple[str, ...]:
     """
     require_table(table, "drop_index")
     reload_table(table)
-    others = {PREFIX + name, VAIN_BUILD_PREFIX + name}
-    keys = [key for key in table.properties if index_of_property(key) == name or key in others]
+    keys = [key for key in table.properties if index_of_property(key) == name or key == PREFIX + name]
     if not keys and not _droppable_tags(table, name):
         load_definition(table, name)
     if keys:

@@ -33,7 +33,6 @@ from icepuffin.ops.index.planning.changes import (
 )
 from icepuffin.ops.index.planning.dead_nodes import DeadNodes, find_dead_nodes
 from icepuffin.ops.index.planning.own_versions import distances_text
-from icepuffin.ops.index.versions.vain_build import why_in_vain
 from icepuffin.ops.index.versions.version_format import build_id_of
 from icepuffin.ops.index.versions.version_reader import (
     OpenVersion,
@@ -43,7 +42,6 @@ from icepuffin.ops.index.versions.version_reader import (
     open_versions,
     shared_rows,
 )
-from icepuffin.ops.index.versions.version_sizes import graph_id
 from icepuffin.ops.messages import listed
 from icepuffin.ops.model import Action, FileSlot, LiveFile, LiveFiles, SnapshotId
 from icepuffin.ops.process.large_arrays import NoRoomError
@@ -97,24 +95,11 @@ class VersionPlan:
     other_error: IcepuffinError | None = None
     """Error of the other way, a refresh before this build or a build before this refresh; None where none was tried"""
 
-    in_vain: str = ""
-    """Reason for which a build in its place would miss the gate again, in words; empty where there is none"""
-
     @property
     def may_build_anew(self) -> bool:
         """Whether it is a refresh in place of which all rows may be indexed anew, by its own decision."""
         is_first = self.action is Action.REFRESHED and self.other_error is None
-        return is_first and not self.in_vain and self.live.record_count <= self.definition.build_anew_rows
-
-    @property
-    def graph_id(self) -> str:
-        """`graph_id` of its definition."""
-        return graph_id(self.definition, self.field_id)
-
-    @property
-    def arriving_rows(self) -> int:
-        """Rows of the files that are to be read, deleted ones among them."""
-        return sum(file.record_count for file in self.added)
+        return is_first and self.live.record_count <= self.definition.build_anew_rows
 
     @property
     def files_prefix(self) -> str:
@@ -213,10 +198,7 @@ def plan_version(
     elif nearest:
         plan = replace(plan, reason="the definition has changed since the versions there are")
     repeated = "" if base is None else _tagged_otherwise(plan, opened)
-    in_vain = why_in_vain(
-        table, definition.name, plan.graph_id, definition.target_recall, live.record_count, plan.arriving_rows
-    )
-    return replace(plan, build_id=_build_id(plan), reason=plan.reason + repeated, in_vain=in_vain)
+    return replace(plan, build_id=_build_id(plan), reason=plan.reason + repeated)
 
 
 def _missing_columns(version: OpenVersion, plan: VersionPlan) -> set[int]:

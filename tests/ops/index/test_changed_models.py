@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +21,6 @@ from icepuffin.ops.index import (
     GateFailedError,
     IndexDefinition,
     IndexReport,
-    create_index,
-    drop_index,
     new_version,
     refresh,
 )
@@ -32,7 +29,6 @@ from icepuffin.ops.index.planning import index_estimate
 from icepuffin.ops.index.planning import version_plan as plan_module
 from icepuffin.ops.index.planning.version_plan import VersionPlan, plan_version
 from icepuffin.ops.index.planning.work_bounds import refresh_bounds
-from icepuffin.ops.index.versions.vain_build import VainBuild
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.process.large_arrays import NoRoomError
 from icepuffin.ops.rows.vector_column import VectorColumnError
@@ -249,50 +245,6 @@ def test_where_a_build_misses_the_gate_too_the_version_of_before_stays(table: Ta
     with pytest.raises(GateFailedError, match=both):
         index_head(table, replace(coarse, target_recall=1.0))
     assert index_versions(table.refresh(), "lean") == before
-
-
-def test_a_build_that_was_in_vain_is_tried_again_once_data_target_or_version_have_changed(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built: list[int] = []
-    through = new_version.build_shards
-
-    def build_shards(run: Any, plan: VersionPlan) -> Any:
-        built.append(plan.live.record_count)
-        return through(run, plan)
-
-    def is_refused(definition: IndexDefinition) -> str:
-        with pytest.raises(GateFailedError) as caught:
-            index_head(table, definition)
-        return str(caught.value)
-
-    coarse = replace(LEAN, pq_m=1, pq_nbits=4, target_recall=0.1)
-    high = replace(coarse, target_recall=1.0)
-    create_index(table, coarse)
-    index_head(table, coarse)
-    monkeypatch.setattr(new_version, "build_shards", build_shards)
-    append_narrow_cluster(table, 100)
-    assert "where it is built anew" in is_refused(high)
-    for _ in range(2):
-        table.append(make_rows(ROWS + 100, ROWS + 110))
-        assert "All rows were indexed anew in vain before, with recall@10 0." in is_refused(high)
-    assert built == [ROWS + 100]
-    table.append(make_rows(ROWS + 110, ROWS + 130))
-    assert "where it is built anew" in is_refused(high), "more than a tenth has come"
-    assert "in vain before" in is_refused(high)
-    assert index_head(table, replace(high, target_recall=0.01)).action is Action.REFRESHED
-    table.append(make_rows(ROWS + 130, ROWS + 140))
-    assert "where it is built anew" in is_refused(high), "a version was published since"
-    assert built == [ROWS + 100, ROWS + 140, ROWS + 150]
-    drop_index(table.refresh(), "lean")
-    assert not [key for key in table.properties if "lean" in key]
-
-
-@pytest.mark.parametrize("text", ["", "a 1 2 3", "a 1 2 x 0.5", "a 1 2 3 nan", "a 1 2 3 0.5 6", '{"a": 1}'])
-def test_a_property_that_is_no_build_in_vain_keeps_nothing_back(text: str) -> None:
-    assert VainBuild.parse(text) is None
-    build = VainBuild("a", 1, 2, 3, 0.5)
-    assert VainBuild.parse(build.text()) == build
 
 
 FAULTS_OF_BUILDS = [ShardTooLargeError, NoRoomError, DefinitionError]
