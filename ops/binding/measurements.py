@@ -10,6 +10,8 @@ from icepuffin.ops.table.summaries import finite_number, whole_number
 EARLIER_VERSIONS = 5
 """Number of measured versions, the newest ones, that an estimate learns from"""
 _OWN_KEYS = ("action", "runner", "threads", "seconds", "recall")
+_MOST_SECONDS = 1e9
+"""Seconds that no run takes: thirty years"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +42,15 @@ class Measurement:
         """The measurement in a summary; None for an empty text, and for one that another release or a person wrote."""
         try:
             record = dict(word.split("=") for word in text.split(" "))
+            amounts = {name: whole_number(value) for name, value in record.items() if name not in _OWN_KEYS}
+            seconds = finite_number(record["seconds"])
+            if not 0 <= seconds < _MOST_SECONDS or min(amounts.values(), default=0) < 0:
+                return None
             return cls(
                 runner=record["runner"],
                 threads=max(1, whole_number(record["threads"])),
-                seconds=finite_number(record["seconds"]),
-                amounts={name: whole_number(value) for name, value in record.items() if name not in _OWN_KEYS},
+                seconds=seconds,
+                amounts=amounts,
                 action=Action(record["action"]) if record.get("action") in tuple(Action) else None,
                 recall=finite_number(record["recall"]) if "recall" in record else None,
             )

@@ -166,12 +166,11 @@ def _tagged_at(table: Table, index: str, head: str) -> bool:
 
 
 def _made_again_for(spec: TableSpec, table: Table, head: SnapshotId) -> str:
-    """What the head's run is to be repeated for, in a text that no other occasion has: the layout of its versions was
-    given up, or another engine has replaced its sketches; empty where neither is so.
+    """What the head's run is to be repeated for, in a text that no other occasion has: the layout of a version was given
+    up, or another engine has replaced its sketches; empty where neither is so.
     """
-    names = [index.name for index in spec.indexes if why_given_up(table, index.name, head)]
-    if names:
-        return f"{head}/format {FORMAT_VERSION} of {', '.join(names)}"
+    if any(why_given_up(table, index.name, head) for index in spec.indexes):
+        return f"{head}/format {FORMAT_VERSION}"  # not of which indexes: one run makes all, one after the other
     return (overwritten_by(table, head) or "") if spec.settings.statistics.keeps_ndv else ""
 
 

@@ -18,6 +18,7 @@ from dagster._core.test_utils import create_run_for_test
 from icepuffin.assets.newest_snapshots import newest_snapshots
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.binding.bindings import publish
 from icepuffin.ops.resources import Catalogs
 from icepuffin.ops.table.snapshots import base_snapshot_id
 from icepuffin.ops.theta.ndv import read_ndv
@@ -27,7 +28,7 @@ from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import LOCATION, WORKSPACE_YAML, open_instance
 from icepuffin.orchestration.processes import PROCESS_TAG, this_process
-from icepuffin.orchestration.sensor.facts import TABLE_TAG
+from icepuffin.orchestration.sensor.facts import TABLE_TAG, _made_again_for
 from icepuffin.orchestration.sensor.local_sensor import (
     DueRuns,
     LocalRun,
@@ -39,7 +40,7 @@ from icepuffin.orchestration.sensor.local_sensor import (
 )
 from icepuffin.orchestration.sensor.sensor_plan import SensorCursor
 from icepuffin.orchestration.settings import Settings, load
-from tests.ops.catalog.bindings import bind_as_before
+from tests.ops.catalog.bindings import bind_as_before, binding
 from tests.orchestration.lake import Lake, make_lake, make_rows, without_captured_output
 
 TABLE = dg.AssetKey(["demo", "demo", "packages"])
@@ -98,8 +99,12 @@ def test_a_head_whose_layout_was_given_up_is_requested_once_more(
     bind_as_before(lake.table, "embedding")
     found = evaluated(settings, instance, cursor)
     (request,) = found.run_requests or ()
-    assert (request.partition_key, (request.run_key or "").split(":")[1:]) == (head, [head, "format 3 of embedding"])
+    assert (request.partition_key, (request.run_key or "").split(":")[1:]) == (head, [head, "format 3"])
     assert evaluated(settings, instance, found.cursor).run_requests == []
+    publish(lake.table, replace(binding(lake.table.refresh(), name="second"), build_id="f" * 64))
+    both = replace(spec, indexes=(*spec.indexes, replace(spec.indexes[0], name="second")))
+    texts = {_made_again_for(one, lake.table, lake.head()) for one in (both, spec)}
+    assert len(texts) == 1, "the run that makes both has made one so far"
     newest, *others = newest_snapshots(lake.table, spec)
     assert (newest.missing, newest.given_up) == (("theta_sketches", "embedding"), ("embedding",))
     assert not any(entry.given_up for entry in others)

@@ -9,6 +9,7 @@ from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.versions.layout_fit import LayoutFit
 from icepuffin.ops.index.versions.version_format import FORMAT_VERSION
 from icepuffin.ops.table.summaries import finite_number, whole_number
+from icepuffin.puffin.types import MAX_DIMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class VersionSizes:
             sizes = cls(definition, dims, shards, rows, largest, deltas, tombstones, LayoutFit(*fit))
         except ValueError:
             return None
-        is_possible = len(fit) == len(astuple(sizes.fit)) and dims > 0 and 0 <= tombstones <= 1
+        is_possible = len(fit) == len(astuple(sizes.fit)) and 0 < dims <= MAX_DIMS and 0 <= tombstones <= 1
         return sizes if is_possible and min(shards, rows, largest, *deltas) >= 0 else None
 
 

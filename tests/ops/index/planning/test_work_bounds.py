@@ -99,6 +99,7 @@ def test_a_version_says_how_large_it_is(table: Table) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "{}", "7", "a x 3 900 400 0 1 1 0 0 0", "a 16 3 900 400 0 1 1 0 0", "a 16 3 900 400 0 1 1 0 0 0 x",
+     "a 65537 3 900 400 0 1 1 0 0 0",
      '{"definition":"a","dims":16,"shards":3,"rows":900,"largest":400,"deltas":[],"tombstones":0.0}'],
 )  # fmt: skip
 def test_other_sizes_are_not_read(text: str) -> None:
