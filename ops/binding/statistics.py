@@ -12,7 +12,7 @@ from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.binding.joint_commit import Change, CommitPart
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.table.metadata_memo import statistics_by_id
+from icepuffin.ops.table.metadata_memo import snapshots_by_id, statistics_by_id
 from icepuffin.ops.table.snapshots import find_snapshot, table_name
 
 
@@ -25,7 +25,8 @@ class StatisticsPart(CommitPart[bool]):
     """The part of a commit that puts a file into the slot of a data snapshot, in place of the file `over`.
 
     Its outcome is False where the slot holds another file, written before our commit or right after it: read that one
-    first. A server overwrites a writer during the commit itself. Where PyIceberg writes the metadata, it is seen.
+    first. A server overwrites a writer during the commit itself, and may take an entry of a snapshot that expires
+    meanwhile, which nothing removes then. Where PyIceberg writes the metadata, both are seen.
     """
 
     def __init__(self, entry: StatisticsFile, over: str | None) -> None:
@@ -44,7 +45,11 @@ class StatisticsPart(CommitPart[bool]):
 
     def change(self, table: Table) -> Change:
         snapshot_id = SnapshotId(self.entry.snapshot_id)
-        seen = unchanged(table, f"the file of the statistics of {snapshot_id}", lambda now: _path_in(now, snapshot_id))
+        seen = unchanged(
+            table,
+            f"snapshot {snapshot_id} with the file of its statistics",
+            lambda now: (snapshot_id in snapshots_by_id(now), _path_in(now, snapshot_id)),
+        )
         return (SetStatisticsUpdate(statistics=self.entry),), (seen,)
 
     def verify(self, table: Table) -> bool:

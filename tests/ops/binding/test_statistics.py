@@ -93,6 +93,23 @@ def test_a_writer_between_our_look_and_our_commit_is_not_overwritten(
     assert held.statistics_path == "others"
 
 
+def test_a_snapshot_that_expires_between_our_look_and_our_commit_gets_no_entry(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = data_snapshots(table)[0].snapshot_id
+    through, other = joint_commit.attempt_commit, table.catalog.load_table(table.name())
+
+    def overtaken(*arguments: Any) -> CommitOutcome:
+        monkeypatch.setattr(joint_commit, "attempt_commit", through)
+        other.maintenance.expire_snapshots().by_id(first).commit()
+        return through(*arguments)
+
+    monkeypatch.setattr(joint_commit, "attempt_commit", overtaken)
+    with pytest.raises(UnknownSnapshotError, match="it has expired"):
+        put(table, "ours")
+    assert not table.refresh().metadata.statistics, "nothing would ever remove it"
+
+
 def test_a_catalog_that_keeps_no_statistics_is_recognised(table: Table, afterwards: list[Callable[[], Any]]) -> None:
     first = data_snapshots(table)[0].snapshot_id
     update = RemoveStatisticsUpdate(snapshot_id=first)
