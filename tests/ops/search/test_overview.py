@@ -4,17 +4,22 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from icepuffin.assets import charts
 from icepuffin.assets.charts import PictureError, drawable, save
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.binding.expiration import expire_derived
 from icepuffin.ops.index import create_index, materialize_index
 from icepuffin.ops.index.upkeep.recall_history import recall_history
+from icepuffin.ops.recall.curves import Width
 from icepuffin.ops.search import open_index
+from icepuffin.ops.search import overview as overviews
 from icepuffin.ops.search.indexed.version_search import ShardWork
 from icepuffin.ops.search.overview import overview, time_widths
 from icepuffin.ops.search.result import explain
@@ -130,6 +135,20 @@ def test_the_picture_is_a_png_or_a_page_of_its_own(table: Table, tmp_path: Path)
     assert {path.name for path in tmp_path.glob("*index.*") if path.is_file()} == {"index.png", "index.html"}
     with pytest.raises(PictureError, match=r"\.png, \.svg, \.html"):
         save(view, tmp_path / "index.bmp")
+
+
+def test_a_picture_that_cannot_take_its_place_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "index.svg").mkdir()
+    with pytest.raises(OSError, match=r"index\.svg"):
+        charts._write(tmp_path / "index.svg", b"<svg/>")
+    assert [path.name for path in tmp_path.iterdir()] == ["index.svg"]
+
+
+def test_the_time_of_a_width_is_the_median_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 0.002, 1.0, 1.5, 2.0, 2.004])
+    monkeypatch.setattr(overviews, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    reader: Any = SimpleNamespace(sample_vectors=queries, search=lambda *_, **__: None)
+    assert time_widths(reader, [Width(16, 1, 0.9, 100.0)], queries=3) == (pytest.approx(4.0),)
 
 
 def test_a_table_of_any_name_can_be_drawn(table: Table, tmp_path: Path) -> None:
