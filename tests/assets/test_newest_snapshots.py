@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
-from icepuffin.assets.newest_snapshots import SnapshotEntry, newest_snapshots
+from icepuffin.assets.newest_snapshots import SnapshotEntry, _counts, newest_snapshots
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import IndexSettings, TableSettings
 from icepuffin.ops.model import SnapshotId
@@ -75,3 +76,11 @@ def test_a_table_without_snapshots_has_an_empty_list(tmp_path: Path) -> None:
     lake = make_lake(tmp_path, snapshots=0)
     spec = TableSpec(TableSettings(catalog="demo", name="demo.packages", indexes={"e": IndexSettings(column="v")}))
     assert newest_snapshots(lake.table, spec) == ()
+
+
+def test_position_deletes_that_a_rewrite_drops_are_no_removed_rows() -> None:
+    """It writes the rows that are left anew, without the deleted ones and their deletes."""
+    counts = {"added-records": "93", "deleted-records": "100", "removed-position-deletes": "7", "total-records": "93"}
+    summary = Summary(Operation.REPLACE, **counts, **{"total-position-deletes": "0"})
+    rewrite = Snapshot(snapshot_id=1, timestamp_ms=1, manifest_list="list.avro", summary=summary, schema_id=0)
+    assert _counts(rewrite) == (93, 93, 93)
