@@ -11,9 +11,11 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -39,7 +41,7 @@ from icepuffin.ops.table.snapshots import is_derived
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta import theta_estimate
 from icepuffin.ops.theta.theta_report import ThetaEstimate, ThetaOutcome
-from icepuffin.orchestration.cli import group, main, ui
+from icepuffin.orchestration.cli import group, main, metrics, ui
 from icepuffin.orchestration.cli.metrics import server
 from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows, without_captured_output
 
@@ -205,6 +207,22 @@ def test_a_list_of_snapshots_has_the_newest_of_so_many_and_those_since_a_time(ru
     ]
 
 
+def test_the_time_since_which_snapshots_are_listed_is_utc_whatever_the_zone_of_the_machine(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest, *_ = json.loads(run("snapshots", "demo.packages", "--json"))["snapshots"]
+    after = datetime.fromisoformat(newest["committed"]) + timedelta(seconds=1)
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        try:
+            since = run("snapshots", "demo.packages", "--since", f"{after:%Y-%m-%dT%H:%M:%S}")
+        finally:
+            patch.undo()
+            time.tzset()
+    assert "has no such snapshot" in since
+
+
 def test_snapshots_are_found_by_time_and_operation(run: Run) -> None:
     assert "has no such snapshot" in run("snapshots", "demo.packages", "--operation", "delete")
     assert "has no such snapshot" in run("snapshots", "demo.packages", "--since", "2199-01-01")
@@ -341,6 +359,19 @@ def test_health_waits_for_no_scrape_and_for_no_silent_client() -> None:
         serving.result()
 
 
+def test_a_client_that_sends_nothing_is_left_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each keeps a thread."""
+    monkeypatch.setattr(metrics, "_REQUEST_SECONDS", 0.05)
+    with server(("127.0.0.1", 0), str) as scraped, ThreadPoolExecutor(1) as threads:
+        serving = threads.submit(scraped.serve_forever)
+        try:
+            with socket.create_connection(("127.0.0.1", scraped.server_port), timeout=30) as silent:
+                assert silent.recv(1) == b""
+        finally:
+            scraped.shutdown()
+        serving.result()
+
+
 def test_stats_give_the_exact_distinct_values_of_a_small_table(run: Run, lake: Lake) -> None:
     document = json.loads(run("stats", "demo.packages", "--json"))
     assert document["ndv"]["id"] == document["records"]
@@ -363,6 +394,9 @@ def test_stats_show_the_recall_that_readers_report(
     assert "recall of live queries, newest version: 0.9500 (0.9104 to 0.9726); 200 measured, by 1 reader" in shown
     document = json.loads(run("stats", "demo.packages", "--json"))["indexes"]["embedding"]["live_recall"]
     assert (document["queries"], document["recall"], document["index_snapshot_id"]) == (200, 0.95, str(version))
+    (report,) = (path for path in (tmp_path / "recall").rglob("*.json") if path.is_file())
+    report.write_text("{}")
+    assert f"cannot be read: file://{report}" in " ".join(run("stats", "demo.packages").split())
     monkeypatch.setenv("ICEPUFFIN__TABLES__PACKAGES__RECALL_REPORTS", "ftp://host/recall")
     assert "'ftp' is not supported" in " ".join(run("stats", "demo.packages").split())
     assert "'ftp'" in json.loads(run("stats", "demo.packages", "--json"))["indexes"]["embedding"]["live_recall_why"]
