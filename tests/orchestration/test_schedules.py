@@ -83,6 +83,8 @@ def test_one_night_requests_one_run_and_the_next_night_another(lake: Lake, insta
     """Dagster launches one run per run key."""
     keys = [evaluated(lake, instance, at)[0][0].run_key for at in (NIGHT, NIGHT, NIGHT.replace(day=22))]
     assert keys[0] == keys[1] != keys[2]
+    hourly = [evaluated(lake, instance, NIGHT.replace(minute=minute))[0][0].run_key for minute in (0, 30)]
+    assert hourly[0] != hourly[1], "a schedule may have several times in an hour"
 
 
 def test_a_night_without_news_writes_nothing(lake: Lake, instance: dg.DagsterInstance) -> None:
