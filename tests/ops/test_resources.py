@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
+import requests
 from pyiceberg.catalog import load_catalog
 from requests import HTTPError, Response
 
@@ -23,7 +24,15 @@ from icepuffin.ops import resources
 from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError
-from icepuffin.ops.resources import Catalogs, Engine, NoJavaError, NoSparkError, TableMissingError, UnreadableTableError
+from icepuffin.ops.resources import (
+    Catalogs,
+    Engine,
+    NoJavaError,
+    NoSparkError,
+    TableMissingError,
+    UnreadableTableError,
+    _is_about_the_table,
+)
 from icepuffin.ops.runs.index_runs import refresh_index
 from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.sql import SqlSession
@@ -171,6 +180,13 @@ def test_a_table_that_a_catalog_refuses_keeps_no_other_from_being_loaded(status:
             with pytest.raises(CatalogUnavailableError, match="does not answer: HTTP status 503"):
                 catalogs.poll("lake", f"db.{name}")
     assert requests == ["refused", "absent", "away"]
+
+
+@pytest.mark.parametrize("status", [401, 407, 408, 419, 429, 502, 503, 504])
+def test_a_status_that_a_catalog_has_for_every_table_is_not_about_one(status: int) -> None:
+    response = requests.Response()
+    response.status_code = status
+    assert not _is_about_the_table(requests.HTTPError(response=response))
 
 
 @contextmanager
