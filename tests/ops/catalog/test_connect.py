@@ -150,6 +150,15 @@ def test_a_wrong_password_does_not_show(postgres_uri: str) -> None:
     assert right not in message
 
 
+def test_within_a_shorter_limit_a_catalog_must_connect_and_answer_in_that() -> None:
+    usual = time_limits.CONNECT_SECONDS, time_limits.ANSWER_SECONDS
+    with time_limits.answering_within(4.0):
+        assert time_limits.request_limits() == (4.0, 4.0)
+    with time_limits.answering_within(1e6):
+        assert time_limits.request_limits() == usual
+    assert time_limits.request_limits() == usual
+
+
 def test_given_limits_are_kept() -> None:
     assert "connect_timeout=3" in connection._bounded_postgres("postgresql+psycopg2://u:p@h/db?connect_timeout=3")
     assert f"connect_timeout={time_limits.CONNECT_SECONDS}" in connection._bounded_postgres(
