@@ -54,6 +54,14 @@ def test_a_connection_string_names_account_key_and_endpoint() -> None:
     assert (account.sas, account.endpoint) == ("sig=1", "http://127.0.0.1:10000/acc")
 
 
+def test_an_account_elsewhere_is_reached_by_the_scheme_and_the_host_of_the_settings() -> None:
+    settings = {"adls.blob-storage-scheme": "http", "adls.account-host": "127.0.0.1:10000"}
+    assert adls_account(HOST, settings).endpoint == "http://127.0.0.1:10000/acc"
+    for authority in (".blob.lake.example", "acc.blob.lake.example"):
+        account = adls_account(HOST, {"adls.blob-storage-authority": authority, "adls.account-host": "not this"})
+        assert account.endpoint == "https://acc.blob.lake.example"
+
+
 @pytest.mark.parametrize(
     ("host", "settings", "words"),
     [
