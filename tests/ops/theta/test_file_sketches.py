@@ -1,6 +1,8 @@
 import io
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, SnapshotId
 from icepuffin.ops.table.blob_kind import BlobKind
-from icepuffin.ops.theta import file_sketches
+from icepuffin.ops.theta import earlier_sketches, file_sketches
 from icepuffin.ops.theta.columns import SketchedColumn
 from icepuffin.ops.theta.earlier_sketches import EarlierSketches
 from icepuffin.ops.theta.file_sketches import (
@@ -206,3 +208,19 @@ def test_images_fill_what_a_directory_lists_and_are_of_its_columns(number: int, 
     assert sketch_directory_blob.decode(sketch_directory_blob.encode(directory(0, 24))) == directory(0, 24)
     with pytest.raises(BadBlobError, match="a has other columns, or images of another length, than it lists"):
         sketch_directory_blob.decode(sketch_directory_blob.encode(directory(number, length)))
+
+
+def test_of_the_versions_of_a_snapshot_the_one_that_was_made_last_serves_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the one that mended what was damaged. A version of a snapshot that is nearer comes before both."""
+
+    def version(base: int, made: int, timestamp_ms: int) -> DerivedVersion:
+        ids = SnapshotId(made), SnapshotId(base)
+        return DerivedVersion(BlobKind.SKETCHES, "theta", *ids, "x", f"{made}.puffin", made, timestamp_ms, base, ())
+
+    versions = [version(1, 4, 50), version(3, 5, 60), version(3, 6, 55), version(4, 7, 70), version(3, 6, 56)]
+    monkeypatch.setattr(earlier_sketches, "sketch_versions", lambda _: versions)
+    table: Any = SimpleNamespace(name=lambda: ("db", "t"))
+    at: Any = SimpleNamespace(sequence_number=3)
+    store: Any = None
+    found = earlier_sketches.open_earlier_sketches(table, store, at)._versions
+    assert found == [versions[place] for place in (4, 2, 1, 3, 0)]
