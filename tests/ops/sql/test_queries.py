@@ -301,6 +301,7 @@ def test_a_namespace_may_begin_as_its_catalog_is_named(catalog: Catalog, session
     ("text", "message"),
     [
         (f"SELECT id FROM db.t ORDER BY {DISTANCE} FETCH FIRST 3 ROWS WITH TIES", "give a number of rows"),
+        (f"SELECT id FROM db.t ORDER BY {DISTANCE} FETCH FIRST 3 PERCENT ROWS ONLY", "give a number of rows"),
         (f"SELECT id FROM db.t ORDER BY {DISTANCE} FETCH FIRST ROW ONLY", "give a number of rows"),
         (f"SELECT id FROM db.t ORDER BY {DISTANCE} LIMIT -1", "LIMIT -1"),
         (f"SELECT id, {DISTANCE} AS d FROM db.t ORDER BY 3 LIMIT 3", "ORDER BY 3: it is to be the number of one"),
