@@ -1,8 +1,10 @@
 """A reader that follows its table repeats the last searches on the next reader before this takes over."""
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -196,3 +198,21 @@ def test_a_query_that_is_remembered_is_a_copy(
     with caplog.at_level(logging.INFO, logger="icepuffin"):
         assert following.update()
     assert [record.getMessage() for record in caplog.records if "repeated" in record.getMessage()] == []
+
+
+def test_an_answer_that_was_not_checked_for_three_intervals_says_so(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No check has failed: it has not ended, or the reader was closed."""
+    now = [1_000.0]
+    clock = SimpleNamespace(time=lambda: now[0], gmtime=time.gmtime, strftime=time.strftime, monotonic=time.monotonic)
+    with open_exact(table, "embedding", "l2", storage=STORAGE).follow(interval=1e6) as following:
+        monkeypatch.setattr(following_reader, "time", clock)
+        following.update()
+        now[0] += 3e6
+        assert following.search(queries(1), 1).warnings == ()
+        now[0] += 1
+        (warning,) = following.search(queries(1), 1).warnings
+    assert warning.startswith(
+        "the table was not checked for newer snapshots since 1970-01-01T00:16:40Z: the last check"
+    )
