@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.index import create_index
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
-from icepuffin.ops.model import SnapshotId, StorageConfig
+from icepuffin.ops.model import SnapshotId, StorageConfig, VendedGrants
 from icepuffin.ops.recall import recall_reports
 from icepuffin.ops.recall.confidence import confidence_interval
 from icepuffin.ops.recall.recall_reports import (
@@ -30,6 +30,7 @@ from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.search import QueryError, open_index
 from icepuffin.ops.search.measured.live_recall import RecallSampler
 from icepuffin.ops.storage import ObjectMissingError, StorageError
+from icepuffin.ops.storage.credentials import lease_of
 from tests.conftest import STORAGE, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 
@@ -52,6 +53,13 @@ def until(happened: Callable[[], bool]) -> None:
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_keys_that_a_store_refuses_for_reports_are_not_refused_for_the_table(tmp_path: Path) -> None:
+    table = VendedGrants("lake", "db.t", "ann", (), renew=tuple)
+    config = RecallReports(f"file://{tmp_path}/recall", StorageConfig(vended=table), TABLE)._config
+    assert config.vended is not None
+    assert lease_of(config.vended) is not lease_of(table)
 
 
 def test_processes_are_joined_and_the_last_report_of_each_counts(reports: RecallReports, tmp_path: Path) -> None:
