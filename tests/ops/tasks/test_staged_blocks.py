@@ -2,17 +2,23 @@
 
 import contextlib
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pyiceberg.schema import Schema
 
-from icepuffin.ops.model import ObjectRange, ShardId
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, ShardId
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.storage.local_storage import LocalStorage
+from icepuffin.ops.tasks import markers, scatter
 from icepuffin.ops.tasks.matching.match_hashes import StagedMoves, read_moves
 from icepuffin.ops.tasks.rows import VectorRows
+from icepuffin.ops.tasks.scatter import RowSelection, ScatterTask
 from icepuffin.ops.tasks.staged_blocks import BlockWriters, read_blocks
+from icepuffin.ops.tasks.vectors import VectorColumn
 from icepuffin.puffin.blobs import addresses_blob, deletion_vector_blob
 from icepuffin.puffin.errors import ChecksumError
 from tests.conftest import STORAGE
@@ -37,6 +43,30 @@ def staged(folder: Path, batches: int) -> tuple[str, int]:
 def test_rows_come_back_in_order_whoever_staged_them(tmp_path: Path) -> None:
     blocks = [staged(tmp_path, 3), staged(tmp_path, 1)]
     assert read_blocks(STORAGE, blocks, 2).positions.tolist() == sorted([*range(30), *range(10)])
+
+
+def test_each_change_of_what_is_scattered_is_another_marker() -> None:
+    """Of the table, or of the version that a retry starts from."""
+    column = VectorColumn(Schema(), 3, 2, Metric.L2, STORAGE)
+    file = LiveFile("file:///data/a.parquet", 100, 10, 1, "PARQUET")
+    shards = np.arange(2, dtype=np.uint32)
+    codebook, files = np.eye(2, dtype=np.float32), (RowSelection(FileSlot(0), file),)
+    task = ScatterTask(0, files, column, codebook, shards, "f32", "staging", recorded=True)
+    selections = [
+        RowSelection(FileSlot(1), file),
+        RowSelection(FileSlot(0), replace(file, record_count=11)),
+        RowSelection(FileSlot(0), file, deletion_vector_blob.encode(np.arange(3))),
+        RowSelection(FileSlot(0), file, deletion_vector_blob.encode(np.arange(4))),
+    ]
+    others = [replace(task, files=(selection,)) for selection in selections]
+    others += [
+        replace(task, column=replace(column, field_id=4)),
+        replace(task, column=replace(column, metric=Metric.COSINE)),
+        replace(task, codebook=2 * task.codebook),
+        replace(task, partition_to_shard=shards[::-1]),
+    ]
+    names = {markers.name_of("scatter-0", scatter._inputs(one)) for one in (task, *others)}
+    assert len(names) == 1 + len(others)
 
 
 def test_a_block_that_lost_rows_is_refused(tmp_path: Path) -> None:
