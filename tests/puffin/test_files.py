@@ -1,5 +1,6 @@
 import io
 import json
+import os
 import random
 import struct
 from collections import Counter
@@ -369,3 +370,14 @@ def test_a_finished_file_takes_nothing_more() -> None:
         writer.add_blob("x", fields=[1], snapshot_id=1, sequence_number=1, data=b"")
     with pytest.raises(PuffinError, match="nothing more"):
         writer.finish()
+
+
+def test_a_range_of_a_file_is_whole_in_however_many_parts_the_system_gives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux gives no more than 2 GiB less a page at once, file systems over a network may give less."""
+    (tmp_path / "file").write_bytes(b"0123456789")
+    read = os.pread
+    monkeypatch.setattr(os, "pread", lambda handle, length, offset: read(handle, min(length, 3), offset))
+    source = FileSource(tmp_path / "file")
+    assert (source.read_range(1, 8), source.read_range(4, 100)) == (b"12345678", b"456789")
