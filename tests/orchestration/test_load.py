@@ -118,6 +118,18 @@ def slow_writes(instance: dg.DagsterInstance, clock: Clock, seconds: float, patc
     return written
 
 
+def test_an_evaluation_says_how_many_expired_partitions_it_left(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_backlog(tmp_path, tables=1, snapshots=1).settings()
+    daemon = Daemon(instance, settings)
+    daemon.succeed(WATCH, daemon.tick(WATCH).launched)
+    name = partitions_name(table_spec(settings.tables["t0"], daemon.catalogs))
+    instance.add_dynamic_partitions(name, [f"expired-{number}" for number in range(9)])
+    slow_writes(instance, Clock(monkeypatch), evaluation.WRITING_SECONDS / 4, monkeypatch)
+    assert daemon.tick(WATCH).skipped == "recorded 0 snapshots; 5 left for the next evaluation"
+
+
 def test_an_evaluation_ends_when_its_time_is_up_however_slow_dagster_writes(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
