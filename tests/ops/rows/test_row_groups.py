@@ -145,12 +145,15 @@ def test_row_groups_that_were_taken_over_stay_while_the_other_reader_has_them(fo
 
 
 @pytest.mark.parametrize("settings", [CacheSettings(rows_bytes=0), CacheSettings(disk_bytes=0), CacheSettings.off()])
-def test_nothing_is_written_where_the_settings_forbid_it(settings: CacheSettings, folder: Path) -> None:
+def test_nothing_is_written_where_the_settings_forbid_it(
+    settings: CacheSettings, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     use_settings(replace(settings, directory=folder))
     groups = RowGroups(1 << 20)
     kept(groups, "key")
     assert groups.get("key") is _GROUP
     assert ROWS_ON_DISK.reserved == 0
+    assert caplog.messages == [], "it is not tried"
 
 
 def test_a_row_group_over_the_budget_leaves_the_others(folder: Path) -> None:
