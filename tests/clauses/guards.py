@@ -147,6 +147,10 @@ GUARDS = (
         "self._reserved + size <= self._budget", "True",
         "test_decoders_wait_for_each_other_where_they_take_more_than_the_budget",
     ),
+    Edit(
+        "bound: a client that sends nothing", "server",
+        "timeout = _REQUEST_SECONDS", "timeout = None", "test_a_client_that_sends_nothing_is_left_after_a_while",
+    ),
     # Who may read and delete what
     Edit(
         "owner: a folder that others can write to", "opened",
@@ -261,6 +265,11 @@ GUARDS = (
         "owner: statistics of a writer whose name only begins as ours", "_is_created_by_icepuffin",
         '[0]} ")', '[0]}")', "test_statistics_are_swept_that_say_that_icepuffin_made_them_and_no_others",
     ),
+    Edit(
+        "owner: keys that are refused for reports of recall", "__init__",
+        "self._config = replace(storage, vended=vended)", "self._config = storage",
+        "test_keys_that_a_store_refuses_for_reports_are_not_refused_for_the_table",
+    ),
     # The moment that counts among several
     Edit(
         "clock: the last wait ends when the table's time does", "commit_attempts",
@@ -334,6 +343,30 @@ GUARDS = (
         "clock: estimates learn from the last runs", "predicted_seconds",
         "[-EARLIER_VERSIONS:]", "[:EARLIER_VERSIONS]",
         "test_seconds_are_corrected_by_the_last_five_runs_of_the_same_kind",
+    ),
+    Edit(
+        "clock: an answer of a reader whose last check is long ago", "_with_warning",
+        " and age <= _LATE * self._interval:", ":",
+        "test_an_answer_that_was_not_checked_for_three_intervals_says_so",
+    ),
+    Edit(
+        "clock: a poll ends before a catalog's usual time for an answer", "request_limits",
+        "min(ANSWER_SECONDS, _LIMIT.get())", "ANSWER_SECONDS",
+        "test_within_a_shorter_limit_a_catalog_must_connect_and_answer_in_that",
+    ),
+    Edit(
+        "clock: snapshots since a time, which is UTC", "command",
+        "since.replace(tzinfo=entry.committed.tzinfo)", "since",
+        "test_the_time_since_which_snapshots_are_listed_is_utc_whatever_the_zone_of_the_machine",
+    ),
+    Edit(
+        "clock: two times of a schedule in an hour", "nightly",
+        "%H:%M}", "%H}", "test_one_night_requests_one_run_and_the_next_night_another",
+    ),
+    Edit(
+        "clock: of the sketches of a snapshot the last ones serve first", "open_earlier_sketches",
+        "-v.sequence_number", "v.sequence_number",
+        "test_of_the_versions_of_a_snapshot_the_one_that_was_made_last_serves_first",
     ),
     # The same rule for the other kind of file
     Edit(
