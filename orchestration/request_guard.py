@@ -22,16 +22,17 @@ _ORDERS = re.compile("/(graphql|report_)")
 
 
 def is_foreign(method: str, path: str, headers: Mapping[str, str]) -> bool:
-    """Whether a page of another site made a browser send the request. A link to a page of the UI passes, and what names
-    no page: it is of no browser. `headers`: by their names in lower case.
+    """Whether a page of another site made a browser send the request. A link to a page of the UI passes, but not into a
+    frame, in which clicks would be the other page's; and so does what names no page: it is of no browser.
+    `headers`: by their names in lower case.
     """
     host, origin = headers.get("host", ""), headers.get("origin", "")
     if origin not in ("", f"http://{host}", f"https://{host}"):
         return True
     if headers.get("sec-fetch-site", "") in ("", "same-origin", "none"):
         return False
-    is_link = method == "GET" and headers.get("sec-fetch-mode") == "navigate" and not _ORDERS.match(path)
-    return not is_link
+    is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest", "document") == "document"
+    return not (is_link and method == "GET" and not _ORDERS.match(path))
 
 
 class RequestGuard:

@@ -114,12 +114,16 @@ def test_with_the_proxy_the_webserver_has_no_port_of_its_own(login: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("request_line", "site", "mode", "origin", "refused"),
+    ("request_line", "site", "mode_and_destination", "origin", "refused"),
     [
         ("POST /graphql", "same-origin", "cors", "https://lake:8443", False),
         ("GET /runs", "none", "navigate", "", False),
         ("GET /graphql", "", "", "", False),
         ("GET /runs", "cross-site", "navigate", "", False),
+        ("GET /runs", "cross-site", "navigate document", "", False),
+        ("GET /runs", "cross-site", "navigate iframe", "", True),
+        ("GET /runs", "same-site", "navigate embed", "", True),
+        ("GET /runs", "same-origin", "navigate iframe", "", False),
         ("GET /graphql", "cross-site", "navigate", "", True),
         ("POST /report_asset_materialization/a", "cross-site", "navigate", "https://evil.example", True),
         ("GET /graphql", "cross-site", "no-cors", "", True),
@@ -131,15 +135,15 @@ def test_with_the_proxy_the_webserver_has_no_port_of_its_own(login: dict[str, An
     ],
 )
 def test_the_proxy_refuses_what_pages_of_other_sites_send(
-    request_line: str, site: str, mode: str, origin: str, refused: bool
+    request_line: str, site: str, mode_and_destination: str, origin: str, refused: bool
 ) -> None:
     """By the maps of nginx.conf, which a real nginx 1.22 reads so."""
     conf = (DEPLOY / "nginx.conf").read_text(encoding="utf-8")
-    method, uri = request_line.split()
-    values = {
-        "http_sec_fetch_site": site, "http_sec_fetch_mode": mode, "http_origin": origin, "http_host": "lake:8443",
-        "request_method": method, "uri": uri,
-    }  # fmt: skip
+    (method, uri), (mode, _, destination) = request_line.split(), mode_and_destination.partition(" ")
+    sent = {"sec-fetch-site": site, "sec-fetch-mode": mode, "sec-fetch-dest": destination, "origin": origin}
+    headers = {name: value for name, value in {**sent, "host": "lake:8443"}.items() if value}
+    values = {f"http_{name.replace('-', '_')}": value for name, value in headers.items()}
+    values |= {"request_method": method, "uri": uri}
     for source, name, block in re.findall(r"map (\"[^\"]+\"|\$\w+) \$(\w+) \{\n(.*?)\}\n", conf, re.DOTALL):
         value = re.sub(r"\$(\w+)", lambda match: values.get(match[1], ""), source.strip('"'))
         entries = [line.rsplit(None, 1) for line in block.replace(";", "").splitlines() if line.strip()]
@@ -147,7 +151,6 @@ def test_the_proxy_refuses_what_pages_of_other_sites_send(
         patterns = (key for key in rules if key.startswith("~") and re.search(key[1:], value))
         values[name] = rules[value if value in rules else next(patterns, "default")]
     assert values["refused"] == "01"[refused]
-    headers = {"sec-fetch-site": site, "sec-fetch-mode": mode, "origin": origin, "host": "lake:8443"}
     assert is_foreign(method, uri, headers) is refused, "the rule of `icepuffin ui --start` is the same"
     assert re.search(r"location / \{\s+if \(\$refused\) \{\s+return 403;", conf)
 
