@@ -19,6 +19,10 @@ _WEBSERVER = "webserver"
 """Word by which `dagster dev` starts this program as its webserver"""
 _ORDERS = re.compile("/(graphql|report_)")
 """Paths of the webserver that are no pages"""
+_OWN_NAMES = re.compile(r"(.+\.)?localhost|127(\.[0-9]{1,3}){3}|\[?::1\]?", re.IGNORECASE)
+"""Names and addresses that are this machine's wherever they are used"""
+_PORT = re.compile(":[0-9]*$")
+"""The port in a Host"""
 
 
 def is_foreign(method: str, path: str, headers: Mapping[str, str]) -> bool:
@@ -35,6 +39,13 @@ def is_foreign(method: str, path: str, headers: Mapping[str, str]) -> bool:
     return not (is_link and method == "GET" and not _ORDERS.match(path))
 
 
+def is_rebound(host: str, address: str) -> bool:
+    """Whether a request to an address of this machine alone names another one, as that of a page whose site's name was
+    made to resolve to this machine. The browser takes both for one site. `host`: the header, empty where there is none.
+    """
+    return bool(host) and bool(_OWN_NAMES.fullmatch(address)) and not _OWN_NAMES.fullmatch(_PORT.sub("", host))
+
+
 class RequestGuard:
     """An ASGI application that answers foreign requests with 403, and gives all others to `app`."""
 
@@ -43,15 +54,21 @@ class RequestGuard:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope.get("headers", ())}
-        if scope["type"] == "lifespan" or not is_foreign(scope.get("method", "GET"), scope["path"], headers):
+        if scope["type"] == "lifespan" or not self._is_refused(scope, headers):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:
-            text = b"refused: a page of another site sent this request\n"
+            text = b"refused: a page of another site sent this request, or its Host is not localhost\n"
             start = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(text))]
             await send({"type": "http.response.start", "status": int(HTTPStatus.FORBIDDEN), "headers": start})
             await send({"type": "http.response.body", "body": text})
+
+    @staticmethod
+    def _is_refused(scope: Any, headers: Mapping[str, str]) -> bool:
+        address, _ = scope.get("server") or ("", None)
+        is_other = is_rebound(headers.get("host", ""), address)
+        return is_other or is_foreign(scope.get("method", "GET"), scope["path"], headers)
 
 
 def _serve() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from icepuffin.orchestration.request_guard import MODULE, RequestGuard, _GuardedPopen
+from icepuffin.orchestration.request_guard import MODULE, RequestGuard, _GuardedPopen, is_rebound
 
 FOREIGN = {"host": "127.0.0.1:3000", "sec-fetch-site": "cross-site"}
 
@@ -22,7 +22,8 @@ def answer(scope_type: str, **headers: str) -> list[dict[str, Any]]:
         await send({"type": "passed"})
 
     encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-    scope = {"type": scope_type, "method": "GET", "path": "/graphql", "headers": encoded}
+    server = ("127.0.0.1", 3000)
+    scope = {"type": scope_type, "method": "GET", "path": "/graphql", "headers": encoded, "server": server}
     asyncio.run(RequestGuard(app)(scope, None, send))
     return sent
 
@@ -35,6 +36,31 @@ def test_a_foreign_request_gets_403_and_reaches_nothing() -> None:
 
 def test_a_foreign_websocket_is_closed_before_it_opens() -> None:
     assert answer("websocket", **FOREIGN) == [{"type": "websocket.close", "code": 1008}]
+
+
+def test_a_page_whose_name_was_made_to_resolve_to_this_machine_is_refused() -> None:
+    """To its browser the UI is the page's own site, and over plain HTTP it sends no `Sec-Fetch-Site` there."""
+    rebound = {"host": "evil.example:3000", "origin": "http://evil.example:3000"}
+    assert answer("http", **rebound)[0]["status"] == answer("http", host="evil.example:3000")[0]["status"] == 403
+    assert answer("websocket", **rebound) == [{"type": "websocket.close", "code": 1008}]
+
+
+@pytest.mark.parametrize(
+    ("host", "address", "refused"),
+    [
+        ("localhost:8080", "127.0.0.1", False),
+        ("LOCALHOST", "127.0.0.1", False),
+        ("lake.localhost:3000", "127.0.0.1", False),
+        ("[::1]:3000", "::1", False),
+        ("", "127.0.0.1", False),
+        ("lake:3000", "10.0.0.7", False),
+        ("127.0.0.1.evil.example:3000", "127.0.0.1", True),
+        ("evil-localhost:3000", "::1", True),
+        ("lake:3000", "127.0.0.1", True),
+    ],
+)
+def test_a_server_of_this_machine_alone_goes_by_names_of_this_machine(host: str, address: str, refused: bool) -> None:
+    assert is_rebound(host, address) is refused
 
 
 @pytest.mark.parametrize("scope_type", ["http", "websocket"])
