@@ -19,9 +19,12 @@ _MOST_CHARACTERS = 300
 
 
 def require_live(session: "SparkSession") -> None:
-    """Raises RunnerError where a session was stopped: PySpark fails on attributes of None then."""
+    """Raises RunnerError where a session was stopped: PySpark fails on attributes of None then, and through Spark
+    Connect by an error that says nothing of runners.
+    """
     context = getattr(session, "_sc", None)
-    if context is not None and context._jsc is None:  # noqa: SLF001
+    stopped = getattr(session, "is_stopped", False) if context is None else context._jsc is None  # noqa: SLF001
+    if stopped:
         raise RunnerError("the Spark session was stopped: make a SparkRunner of a live one, and open readers by it")
 
 

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -271,6 +272,16 @@ def test_a_session_that_was_stopped_is_an_error_of_ours() -> None:
     assert done.stdout.splitlines() == 6 * [
         "the Spark session was stopped: make a SparkRunner of a live one, and open readers by it"
     ]
+
+
+@pytest.mark.parametrize("use", [lambda runner: runner.parallelism, SparkRunner.in_place])
+def test_a_session_of_spark_connect_that_was_stopped_is_an_error_of_ours(use: Callable[[SparkRunner], object]) -> None:
+    from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415  imports pyspark
+
+    session = SparkSession("sc://127.0.0.1:1")  # which nobody has to answer
+    session.client.close()
+    with pytest.raises(RunnerError, match=r"^the Spark session was stopped: make a SparkRunner of a live one"):
+        use(SparkRunner(session))
 
 
 def die(task: int) -> int:
