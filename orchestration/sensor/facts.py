@@ -166,8 +166,8 @@ def _tagged_at(table: Table, index: str, head: str) -> bool:
 
 
 def _made_again_for(spec: TableSpec, table: Table, head: SnapshotId) -> str:
-    """What the head's run is to be repeated for, in a text that no other occasion has: the layout of a version was given
-    up, or another engine has replaced its sketches; empty where neither is so.
+    """What the head's run is to be repeated for, in a text that no other occasion has: a version's layout was given up,
+    or another engine has replaced its sketches; empty where neither is so.
     """
     if any(why_given_up(table, index.name, head) for index in spec.indexes):
         return f"{head}/format {FORMAT_VERSION}"  # not of which indexes: one run makes all, one after the other
