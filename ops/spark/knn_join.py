@@ -188,9 +188,12 @@ def _job(left: DataFrame, join: Join, schema: StructType) -> DataFrame:
     """The job: maps and shuffles only, which are the same on a classic session and through Spark Connect."""
     sent = broadcast_for_plans(left.sparkSession, pickle.dumps(join))
 
+    names = [*left.columns, ROW_HASH]
+
     def split_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context: Any = TaskContext.get()
-        yield from split(unpickled(sent), context.partitionId(), batches)
+        named = (batch.rename_columns(names) for batch in batches)
+        yield from split(unpickled(sent), context.partitionId(), named)
 
     blocks = spread_by(_in_order(left, join).mapInArrow(split_rows, ROW), "part", join.lanes * len(join.shares))
     expected = _expected(blocks, join)
@@ -212,11 +215,14 @@ def _repartitioned(rows: DataFrame, join: Join, *keys: str) -> DataFrame:
 def _in_order(left: DataFrame, join: Join) -> DataFrame:
     """The left side with `ROW_HASH`, in an order that depends on each partition's set of rows alone.
 
+    Columns are called by numbers: PySpark's `mapInArrow` takes a name with a dot or a backtick for a path.
     `xxhash64` skips nulls, so that a value and a null next to it could change places.
     """
-    names = [f"`{name.replace('`', '``')}`" for name in left.columns if name not in join.unhashed]
+    numbered = {name: f"column_{number}" for number, name in enumerate(left.columns)}
+    names = [own for name, own in numbered.items() if name not in join.unhashed]
     hashed = ", ".join(f"{name}, isnull({name})" for name in names)
-    return left.selectExpr("*", f"xxhash64({hashed}) AS {ROW_HASH}").sortWithinPartitions(ROW_HASH)
+    rows = left.toDF(*numbered.values()).selectExpr("*", f"xxhash64({hashed}) AS {ROW_HASH}")
+    return rows.sortWithinPartitions(ROW_HASH)
 
 
 def _expected(blocks: DataFrame, join: Join) -> DataFrame:
@@ -278,9 +284,11 @@ def _require_distinct(left: Sequence[str], attached: Sequence[str], *, ignores_c
     `left`, `attached`: names of the left side's columns, and of those of the matched rows, as the result has them.
     """
     key = str.lower if ignores_case else str
-    if twice := [name for place, name in enumerate(left) if name in left[:place]]:
-        raise QueryError(f"the left side has two columns {twice[0]!r}: rename one")
-    of_left = {key(name): name for name in left}
+    of_left: dict[str, str] = {}
+    for name in left:
+        if key(name) in of_left:
+            raise QueryError(f"the left side has two columns {name!r}: rename one")
+        of_left[key(name)] = name
     if own := [of_left[name] for name in _OWN_COLUMNS if name in of_left]:
         raise QueryError(f"the left side has a column {own[0]!r}, as the result has one: rename it")
     others = dict.fromkeys(_OWN_COLUMNS)

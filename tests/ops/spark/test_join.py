@@ -405,6 +405,8 @@ def test_names_that_differ_in_case_alone_are_refused_where_spark_ignores_case(
     ranked = empty_table(tmp_path, rows.append_column("Rank", rows["id"]).append_column("ID", rows["id"]))
     reader = open_exact(ranked, "embedding", "l2", storage=STORAGE)
     left = left_side(session, 3)
+    with pytest.raises(QueryError, match="the left side has two columns 'query'"):
+        joined(left.withColumnRenamed("number", "QUERY"), reader, columns=["id"])
     with pytest.raises(QueryError, match="both sides have a column 'id'"):
         joined(left.withColumnRenamed("number", "Id"), reader, columns=["id"])
     with pytest.raises(QueryError, match="left side has a column 'DISTANCE', as the result has one"):
@@ -420,6 +422,22 @@ def test_names_that_differ_in_case_alone_are_refused_where_spark_ignores_case(
         session.conf.unset("spark.sql.caseSensitive")
     assert both["id"].to_pylist() == both["ID"].to_pylist() == both["Rank"].to_pylist()
     assert set(both["rank"].to_pylist()) == {1, 2}
+
+
+def test_columns_whose_names_have_dots_and_backticks_are_joined(session: "SparkSession", table: Table) -> None:
+    """Beside them a struct whose field has the path that one of the names is."""
+    from icepuffin.ops.spark.knn_join import knn_join  # noqa: PLC0415  imports pyspark
+
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    left = left_side(session, 3).selectExpr(
+        "number AS `a.b`", "named_struct('b', -1) AS a", "number AS `c``d`", "query"
+    )
+    found = knn_join(left.withColumnRenamed("query", "q.v"), reader, on="q.v", k=1, columns=["id"]).rows.toArrow()
+    assert found.column_names == ["a.b", "a", "c`d", "q.v", "rank", "distance", "id"]
+    found = found.sort_by("a.b")
+    assert found["a.b"].to_pylist() == found["c`d"].to_pylist() == [0, 1, 2]
+    assert found["a"].to_pylist() == 3 * [{"b": -1}]
+    assert found["id"].to_pylist() == reader.search(queries(3), 1).rows["id"].to_pylist()
 
 
 def test_what_cannot_be_joined_is_refused(spark: "SparkSession", table: Table) -> None:
