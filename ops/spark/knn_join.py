@@ -216,12 +216,18 @@ def _in_order(left: DataFrame, join: Join) -> DataFrame:
     """The left side with `ROW_HASH`, in an order that depends on each partition's set of rows alone.
 
     Columns are called by numbers: PySpark's `mapInArrow` takes a name with a dot or a backtick for a path.
-    `xxhash64` skips nulls, so that a value and a null next to it could change places.
+    Rows of one hash are alike. `xxhash64` skips nulls, so that a value and a null next to it could change places, and
+    has no bounds between nested values: as texts these have both. The vector, which has neither nulls nor another
+    length, comes first.
     """
     numbered = {name: f"column_{number}" for number, name in enumerate(left.columns)}
-    names = [own for name, own in numbered.items() if name not in join.unhashed]
-    hashed = ", ".join(f"{name}, isnull({name})" for name in names)
-    rows = left.toDF(*numbered.values()).selectExpr("*", f"xxhash64({hashed}) AS {ROW_HASH}")
+    hashed = [numbered[join.vector]]
+    for name in [name for name in left.columns if name not in (join.vector, *join.unhashed)]:
+        own = numbered[name]
+        hashed += [own, f"isnull({own})"]
+        if isinstance(left.schema[name].dataType, ArrayType | StructType):
+            hashed.append(f"to_json(struct({own}), map('ignoreNullFields', 'false'))")
+    rows = left.toDF(*numbered.values()).selectExpr("*", f"xxhash64({', '.join(hashed)}) AS {ROW_HASH}")
     return rows.sortWithinPartitions(ROW_HASH)
 
 

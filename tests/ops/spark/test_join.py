@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -422,6 +423,28 @@ def test_names_that_differ_in_case_alone_are_refused_where_spark_ignores_case(
         session.conf.unset("spark.sql.caseSensitive")
     assert both["id"].to_pylist() == both["ID"].to_pylist() == both["Rank"].to_pylist()
     assert set(both["rank"].to_pylist()) == {1, 2}
+
+
+def test_rows_that_differ_within_nested_columns_have_hashes_of_their_own(spark: "SparkSession") -> None:
+    """Two of one hash could change places when Spark computes them again: one would be doubled, the other lost."""
+    from icepuffin.ops.spark import knn_join  # noqa: PLC0415  imports pyspark
+
+    sides: list[tuple[str, list[Any]]] = [
+        ("struct<a: int, b: int>", [{"a": 5, "b": None}, {"a": None, "b": 5}]),
+        ("array<int>", [[1, None], [None, 1]]),
+        ("array<array<int>>", [[[1], [2]], [[1, 2]]]),
+    ]
+    query = queries(1)[0].tolist()
+    lefts = [
+        spark.createDataFrame([(value, query) for value in values], f"x {kind}, query array<float>")
+        for kind, values in sides
+    ]
+    beside = [([1, 0], [2, 0], []), ([1], [0, 2], [0])]
+    lefts.append(spark.createDataFrame(beside, "x array<int>, query array<int>, y array<int>"))
+    join: Any = SimpleNamespace(vector="query", unhashed=())
+    for left in lefts:
+        hashes = knn_join._in_order(left, join).toArrow()[ROW_HASH].to_pylist()
+        assert hashes[0] != hashes[1], left.schema.simpleString()
 
 
 def test_columns_whose_names_have_dots_and_backticks_are_joined(session: "SparkSession", table: Table) -> None:
