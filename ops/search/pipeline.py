@@ -106,14 +106,6 @@ class ConditionMatcher:
         clock.lap("filter")
         return matches
 
-    def count_beside(self, matches: Matches) -> int:
-        """The number of matches in files for which the version has no values."""
-        if isinstance(matches, AttributeMatches):
-            return matches.others.count
-        if self.values is None:
-            raise ValueError("the version has no values for any condition")
-        return matches.in_files(self.values.lacking).count  # all is false by the column's type
-
 
 class SearchPipeline:
     """Finds the nearest rows of queries at one snapshot, or those within a distance. Thread-safe.
@@ -264,10 +256,10 @@ class SearchPipeline:
         if tail := self._sources.get("scan"):
             for where, places in groups_of(conditions, answered.tolist()):
                 matches = self.conditions.matches(where, clock)
-                if matches is None:
-                    raise ValueError("there is no condition")
+                if not isinstance(matches, AttributeMatches):
+                    raise TypeError("look-ups are answered by the values of the version")
                 of_tail.append(tail.nearest(queries[places], k, matches, None).of_queries(places))
-                matching_rows += self.conditions.count_beside(matches) * len(places)
+                matching_rows += matches.others.count * len(places)
             clock.lap("scan")
         costs.add_bytes(index=0, scan=sum(answer.bytes_read for answer in of_tail))
         of_index = SourceAnswer(
