@@ -137,7 +137,8 @@ def test_after_a_failure_no_task_begins_and_those_at_work_end(monkeypatch: pytes
     monkeypatch.setattr(module, "ThreadPoolExecutor", Threads)
     with pytest.raises(ValueError, match="the first"):
         LocalRunner(2).run(work, tasks_of(*100 * [0]), label="work")
-    assert {0, 1} <= {*begun} <= {0, 1, 2}, "the thread that failed may have begun another, before that was known"
+    assert {0, 1} <= {*begun}
+    assert len(begun) <= 3, "the thread that failed may begin one more, while those that wait are called off"
     assert sorted(ended) == sorted(begun)[1:]
 
 
