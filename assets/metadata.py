@@ -22,7 +22,7 @@ _OF_THE_RUN = ("action", "outcome")
 _BARS = 60
 """Bars of a chart, at most: 300 take 6 s of CPU"""
 _MAX_PLOTTED = 2**31 - 1
-_MOST_EXACT = 2**53
+_MAX_EXACT = 2**53
 _KILO = 1024
 _COLOR = "#4f43dd"
 
@@ -47,7 +47,7 @@ def _plain(value: Any, name: str = "") -> Any:
     if isinstance(value, float):
         return round(value, 4) if math.isfinite(value) else None
     if isinstance(value, int) and not isinstance(value, bool):
-        return str(value) if name.endswith("_id") or abs(value) > _MOST_EXACT else value
+        return str(value) if name.endswith("_id") or abs(value) > _MAX_EXACT else value
     return value if value is None or isinstance(value, bool) else str(value)
 
 

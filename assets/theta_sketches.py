@@ -23,7 +23,7 @@ from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaOutcome, ThetaReport
 
-_MOST_PLOTTED = 6
+_MAX_PLOTTED_COLUMNS = 6
 """Columns whose numbers of distinct values are plotted over snapshots: the first ones. The picture has all"""
 
 
@@ -42,7 +42,7 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
             "summary": bullet_list(_summary(report)),
             **snapshot_metadata(snapshots_by_id(run.table.metadata).get(report.snapshot_id)),
             "outcome": dg.MetadataValue.text(str(report.outcome)),
-            **plotted(**{f"ndv/{column}": report.ndv[column] for column in list(report.ndv)[:_MOST_PLOTTED]}),
+            **plotted(**{f"ndv/{column}": report.ndv[column] for column in list(report.ndv)[:_MAX_PLOTTED_COLUMNS]}),
             **plotted(bytes=report.bytes_written, seconds=report.seconds),
             "details": details(report),
             **({"statistics_path": dg.MetadataValue.path(report.statistics_path)} if report.statistics_path else {}),

@@ -24,7 +24,7 @@ from icepuffin.ann_kernels.codes import grouped_centroids, kmeans
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index.index_layout import PARTITIONS_PER_SHARD, group_partitions
 from icepuffin.ops.index.planning.sizes import LARGEST_SAMPLE
-from icepuffin.ops.index.routing_recall import MOST_QUERIES, curve_in_sample, split_off_queries
+from icepuffin.ops.index.routing_recall import MAX_QUERIES, curve_in_sample, split_off_queries
 from icepuffin.ops.recall.curves import ShardCentroids
 from icepuffin.puffin.blobs import routing_blob
 from icepuffin.puffin.blobs.routing_blob import NO_DELETES, CoveredFile, Routing, ShardEntry
@@ -58,7 +58,7 @@ def measure(
     sample: npt.NDArray[np.float32], held_out: npt.NDArray[np.float32], options: argparse.Namespace
 ) -> dict[str, Any]:
     """All figures of one layout."""
-    sample, queries = split_off_queries(sample, Metric.L2, options.shards, queries=MOST_QUERIES, seed=0)
+    sample, queries = split_off_queries(sample, Metric.L2, options.shards, queries=MAX_QUERIES, seed=0)
     partitions = min(PARTITIONS_PER_SHARD * options.shards, len(sample) // 8)
     codebook, training = seconds_of(
         lambda: kmeans.train(sample, partitions, seed=0, threads=options.threads, nearest=grouped_centroids.assign)

@@ -26,7 +26,7 @@ _ROWS_PER_CLUSTER = 1_000
 _TRAINED_ON = 20_000
 _NOISE = 0.5
 """Noise relative to the distance of the two vectors that a row lies between"""
-_LEAST_NOISE = 0.02
+_MIN_NOISE = 0.02
 """Noise relative to the spread of all vectors, at least: so that equal vectors do not give equal rows"""
 _SIMULATED_ROWS, _CLUSTERS, _LATENT_DIMS = 20_000, 200, 24
 
@@ -84,7 +84,7 @@ class SimulatedVectors:
         start = np.asarray(self._base[own])
         step = self._base[other] - start
         reach = np.sqrt(np.einsum("ij,ij->i", step, step) / step.shape[1])
-        noise = np.maximum(_NOISE * reach, _LEAST_NOISE * self._spread).astype(np.float32)
+        noise = np.maximum(_NOISE * reach, _MIN_NOISE * self._spread).astype(np.float32)
         vectors = start + rng.random((BLOCK, 1), np.float32) * step
         vectors += noise[:, None] * rng.standard_normal(step.shape, np.float32)
         if self._byte_valued:

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-_LEAST_PAUSE = 0.02
+_MIN_PAUSE = 0.02
 _PAUSE_FACTOR = 10
 """Pause between two measurements of a process's memory, as a multiple of the time of one: it stops the process"""
 _IO = ("rchar", "wchar", "read_bytes")
@@ -114,7 +114,7 @@ def _sample_memory(root: int | None, sampled: StepCosts) -> float:
             memory = memory_of(process)
             total = {key: total[key] + memory[key] for key in total}
     sampled.add_memory(total)
-    return max(_LEAST_PAUSE, _PAUSE_FACTOR * (time.perf_counter() - begun))
+    return max(_MIN_PAUSE, _PAUSE_FACTOR * (time.perf_counter() - begun))
 
 
 def _descendants(root: str) -> list[str]:

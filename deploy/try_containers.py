@@ -31,12 +31,12 @@ from urllib.request import Request, urlopen
 DEPLOY = Path(__file__).resolve().parent
 PROJECT = "icepuffin-trial"
 IMAGE = "icepuffin:0.1.0"
-MOST_BYTES = 1_200_000_000
+MAX_BYTES = 1_200_000_000
 WORKERS = 2
 WORKER_MEMORY = 3 << 30
 OWNER = 10001
 FIRST_ROWS, LATER_ROWS = 205_000, 60_000
-LEAST_RECALL = 0.95
+MIN_RECALL = 0.95
 WAIT_S = 1200
 COMMAND_S = 3600
 """Seconds after which a command of the engine counts as hanging; a build is the longest"""
@@ -218,7 +218,7 @@ class Trial:
         if self.build_options is not None:
             output(engine, "build", *self.build_options, "-f", "deploy/Dockerfile", "-t", IMAGE, ".")
         size = int(output(engine, "image", "inspect", "--format={{.Size}}", IMAGE))
-        require(size <= MOST_BYTES, f"the image has {size:,} bytes")
+        require(size <= MAX_BYTES, f"the image has {size:,} bytes")
         return f"{size / 1e9:.2f} GB"
 
     def start(self) -> str:
@@ -343,7 +343,7 @@ class Trial:
         """Searches against all rows, and every byte and row of the version against the table."""
         answer = self.on.table("search")
         require(answer["rows"] == answer["distinct"], f"rows twice or lost: {answer}")
-        require(answer["recall"] >= LEAST_RECALL and answer["coverage"] == "exact-version", f"searches: {answer}")
+        require(answer["recall"] >= MIN_RECALL and answer["coverage"] == "exact-version", f"searches: {answer}")
         (code,) = self.on.containers("code")
         self.on.inside(code, "icepuffin", "index", "verify", "demo.packages")
         return f"{answer['rows']:,} rows verified, recall@10 {answer['recall']:.3f} at snapshot {snapshot}"

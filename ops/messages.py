@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-MOST_LISTED = 20
+MAX_LISTED = 20
 
 
 def listed(lines: Sequence[str]) -> tuple[str, ...]:
     """The first lines, and one that says how many more there are."""
-    rest = len(lines) - MOST_LISTED
-    return (*lines[:MOST_LISTED], *((f"and {rest:,} more",) if rest > 0 else ()))
+    rest = len(lines) - MAX_LISTED
+    return (*lines[:MAX_LISTED], *((f"and {rest:,} more",) if rest > 0 else ()))
 
 
 def plural(count: float, noun: str) -> str:

@@ -28,7 +28,7 @@ IN_PROCESS_MB = 100
 """Size of an index file up to which it is searched in this process, where Spark could search it"""
 DRIVER_ONLY_ROWS = 200_000
 """Rows of a snapshot from which Spark builds its index versions, where there is Spark"""
-MOST_GRACE_HOURS = 876_600
+MAX_GRACE_HOURS = 876_600
 """The longest grace period of garbage collection, a century: a time cannot be moved by far more"""
 
 

@@ -25,7 +25,7 @@ from pydantic import (
 
 from icepuffin.assets.table_settings import SettingsModel, TableSettings
 from icepuffin.ops.errors import ArgumentError
-from icepuffin.ops.model import DRIVER_ONLY_ROWS, IN_PROCESS_MB, MOST_GRACE_HOURS
+from icepuffin.ops.model import DRIVER_ONLY_ROWS, IN_PROCESS_MB, MAX_GRACE_HOURS
 from icepuffin.ops.process.threads import thread_count
 from icepuffin.orchestration.overrides import (
     OverrideError,
@@ -124,7 +124,7 @@ class ShardCacheSettings(SettingsModel):
 class GarbageSettings(SettingsModel):
     """How long garbage collection waits before it expires versions and deletes files."""
 
-    garbage_grace_hours: float = Field(default=24.0, ge=0.0, le=MOST_GRACE_HOURS)
+    garbage_grace_hours: float = Field(default=24.0, ge=0.0, le=MAX_GRACE_HOURS)
     dry_run: bool = False
 
 

@@ -17,7 +17,7 @@ _A_BYTE = 8
 _A_TEXT = 60
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:":?|\\?\Z)', re.DOTALL)
 """A text, with the colon behind it where it is a key"""
-_MOST_KEYS, _LONGEST_KEY = 1_000, 100
+_MAX_KEYS, _LONGEST_KEY = 1_000, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def _require_room(payload: bytes, stored: int) -> None:
         if text in keys:  # json keeps one text for all
             continue
         size += _A_TEXT + (1 if text.isascii() and b"\\u" not in text else widest) * len(text)
-        if text.endswith(b":") and len(text) <= _LONGEST_KEY and len(keys) < _MOST_KEYS:
+        if text.endswith(b":") and len(text) <= _LONGEST_KEY and len(keys) < _MAX_KEYS:
             keys.add(text)
     outside += payload[position:]
     if (size := size + _size_of_values(bytes(outside), 0)) > room:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 from tests.repository import REPOSITORY
 
-_MOST_SECONDS = 60
+_MAX_SECONDS = 60
 _HELD_BACK = ("dagster", "dagster-webserver", "dagster-graphql", "dagster-postgres", "dagster-pyspark")
 _OF_DAGSTER = ("dagster", "ui", "spark")
 _BESIDE = "create-dagster"
@@ -85,8 +85,8 @@ def fault(chosen: dict[str, str] | str, seconds: float) -> str:
     """What is wrong with a case; empty where nothing is."""
     if isinstance(chosen, str):
         return f"no solution: {chosen}"
-    if seconds > _MOST_SECONDS:
-        return f"took over {_MOST_SECONDS} s"
+    if seconds > _MAX_SECONDS:
+        return f"took over {_MAX_SECONDS} s"
     old = [
         f"{name} {chosen[name]}" for name, oldest in _OLDEST.items() if not chosen.get(name, oldest).startswith(oldest)
     ]

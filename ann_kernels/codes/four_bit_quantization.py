@@ -30,7 +30,7 @@ _CODES = 16
 _STEP = 0.3352
 """Width of a code in standard deviations of its dimension: of 16 even steps the one of the least squared error for a
 normal distribution (J. Max, Quantizing for Minimum Distortion, 1960, table II)"""
-_LEAST_WIDTH = 2.0**-20
+_MIN_WIDTH = 2.0**-20
 """Relative width of a code in a dimension that is the same in all rows"""
 _FINEST = 2.0**-100
 """Smallest scale: products with the least width stay in float's range"""
@@ -100,7 +100,7 @@ def encode(
     codes, norms = allocate((count, width), np.uint8), allocate((count,), np.float32)
     offset, widths = allocate((dims,), np.float32), allocate((dims,), np.float32)
     offset[:] = mean
-    widths[:] = np.maximum(_STEP * spreads / scale, _LEAST_WIDTH)
+    widths[:] = np.maximum(_STEP * spreads / scale, _MIN_WIDTH)
 
     def encode_rows(start: int) -> None:
         rows = slice(start, start + ROWS_PER_TASK)

@@ -19,7 +19,7 @@ import numpy as np
 from icepuffin.ann_kernels.allocation import in_memory
 from icepuffin.ann_kernels.arrays import F32, F64, I8, I64, U8, read_only
 from icepuffin.ann_kernels.cached_property import cached_property
-from icepuffin.ann_kernels.codes.code_sizes import FEWEST_ROTATED_DIMS, MOST_ROTATED_DIMS, ROTATED_BITS, rotated_dims
+from icepuffin.ann_kernels.codes.code_sizes import FEWEST_ROTATED_DIMS, MAX_ROTATED_DIMS, ROTATED_BITS, rotated_dims
 from icepuffin.ann_kernels.codes.rotation import rotate, rotate_back, rotate_row, signs
 from icepuffin.ann_kernels.codes.scalar_quantization import LIMIT, ROWS_PER_TASK
 from icepuffin.ann_kernels.compilation import fast_inner_kernel, fast_kernel, inline_kernel
@@ -45,7 +45,7 @@ _FAR = 4.0
 """Distance from the median, in median distances, from which on a vector does not count in the center"""
 _ONES = 16
 """Bytes that hold a bit of each of 128 dimensions: byte i has those of i, i + 16, i + 32, .., the lowest first"""
-_LEAST_SQUARE = 2.0**-120
+_MIN_SQUARE = 2.0**-120
 """Square of a length up to which a vector counts as the center: products with it stay in float's range"""
 
 
@@ -160,14 +160,14 @@ def encode(vectors: F32, bits: int, center: F32, *, seed: int, threads: int = 1)
     """Codes of prepared vectors f32[N, D], in a rotation and around a center f32[D].
 
     Raises KernelError for another number of bits, DimensionError for under FEWEST_ROTATED_DIMS or over
-    MOST_ROTATED_DIMS dimensions.
+    MAX_ROTATED_DIMS dimensions.
     """
     count, dims = vectors.shape
     if bits not in ROTATED_BITS.values():
         raise KernelError(f"rotated codes have 4, 5 or 8 bits, not {bits}")
-    if not FEWEST_ROTATED_DIMS <= dims <= MOST_ROTATED_DIMS:
+    if not FEWEST_ROTATED_DIMS <= dims <= MAX_ROTATED_DIMS:
         raise DimensionError(
-            f"vectors have {dims:,} dimensions; rotated codes take {FEWEST_ROTATED_DIMS} to {MOST_ROTATED_DIMS:,}"
+            f"vectors have {dims:,} dimensions; rotated codes take {FEWEST_ROTATED_DIMS} to {MAX_ROTATED_DIMS:,}"
         )
     own_signs = signs(rotated_dims(dims), seed)
     width = own_signs.shape[1] // 2
@@ -266,7 +266,7 @@ def _encode(rotated: F32, bits: int, steps: F64, terms: F32, high: U8, low: U8) 
             norm += np.float64(own[d]) * np.float64(own[d])
         high[row] = np.uint8(0)
         low[row] = np.uint8(0)
-        if not norm > _LEAST_SQUARE:
+        if not norm > _MIN_SQUARE:
             terms[row] = np.float32(0)
             continue
         best, inverse = np.float32(-1), np.float32(0)

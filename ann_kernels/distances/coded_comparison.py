@@ -41,7 +41,7 @@ _BOUNDED = 0.998
 """Share of the codes whose errors are told apart; the others' vectors are always read"""
 ROWS_AHEAD = 12
 """Vectors between the one that is compared and the one that is requested from memory"""
-_LEAST_AHEAD = 8
+_MIN_AHEAD = 8
 _ROWS_PER_TASK = 65_536
 
 
@@ -180,7 +180,7 @@ def _read_codes(
     """
     width = code.size
     lines = width // LINE
-    ahead = max(_LEAST_AHEAD, LINES_AHEAD // lines)
+    ahead = max(_MIN_AHEAD, LINES_AHEAD // lines)
     count = min(products.size, rows.size - first)
     for place in range(count):
         if first + place + ahead < rows.size:

@@ -8,7 +8,7 @@ import numpy as np
 from icepuffin.ann_kernels.arrays import F32, I32, I64, U8, U32
 from icepuffin.ann_kernels.errors import KernelError
 
-_MOST_ENTRY_POINTS = 128
+_MAX_ENTRY_POINTS = 128
 _NODES_PER_ENTRY_POINT = 64
 """Nodes per entry point: to compare them takes some percent of a walk at most"""
 _ROWS_PER_BLOCK = 1_024
@@ -21,7 +21,7 @@ def spread_places(count: int) -> I64:
     A walk from the nearest one, which costs little to find, is shorter. Of clusters that are larger than a beam is
     wide it does not have to leave one for another. For a few nodes the medoid will do.
     """
-    entries = min(_MOST_ENTRY_POINTS, count // _NODES_PER_ENTRY_POINT)
+    entries = min(_MAX_ENTRY_POINTS, count // _NODES_PER_ENTRY_POINT)
     return np.arange(entries, dtype=np.int64) * count // max(1, entries)
 
 

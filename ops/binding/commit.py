@@ -36,10 +36,10 @@ _log = logging.getLogger(__name__)
 COMMIT_ATTEMPTS = 12
 """Commits that are sent, each against a newer state, before a run gives up; `commit.retry.num-retries` overrides it"""
 _RETRIES = "commit.retry.num-retries"
-_LEAST_WAIT = "commit.retry.min-wait-ms"
-_MOST_WAIT = "commit.retry.max-wait-ms"
+_MIN_WAIT = "commit.retry.min-wait-ms"
+_MAX_WAIT = "commit.retry.max-wait-ms"
 _TIMEOUT = "commit.retry.total-timeout-ms"
-_DEFAULTS = {_LEAST_WAIT: 100, _MOST_WAIT: 60_000}
+_DEFAULTS = {_MIN_WAIT: 100, _MAX_WAIT: 60_000}
 """Iceberg's own defaults, in milliseconds, for tables that set one of the two"""
 _LONGEST_WAIT = 600_000
 """Milliseconds between two commits, whatever a table's properties say"""
@@ -103,12 +103,10 @@ def _number(properties: Mapping[str, str], key: str) -> int | None:
 def _pause(properties: Mapping[str, str], attempt: int) -> float:
     """Seconds to wait after an attempt."""
     doubled: int = 2 ** min(attempt, 30)
-    least, most = (_number(properties, key) for key in (_LEAST_WAIT, _MOST_WAIT))
+    least, most = (_number(properties, key) for key in (_MIN_WAIT, _MAX_WAIT))
     if least is None and most is None:
         return min(2.0, 0.02 * doubled) * (0.5 + random.random())  # noqa: S311  jitter, not a secret
-    least, most = (
-        _DEFAULTS[key] if value is None else value for key, value in ((_LEAST_WAIT, least), (_MOST_WAIT, most))
-    )
+    least, most = (_DEFAULTS[key] if value is None else value for key, value in ((_MIN_WAIT, least), (_MAX_WAIT, most)))
     return min(most, least * doubled, _LONGEST_WAIT) / 1_000 * (1 + 0.1 * random.random())  # noqa: S311
 
 

@@ -10,7 +10,7 @@ from icepuffin.ops.table.summaries import finite_number, whole_number
 EARLIER_VERSIONS = 5
 """Number of measured versions, the newest ones, that an estimate learns from"""
 _OWN_KEYS = ("action", "runner", "threads", "seconds", "recall")
-_MOST_SECONDS = 1e9
+_MAX_SECONDS = 1e9
 """Seconds that no run takes: thirty years"""
 
 
@@ -44,7 +44,7 @@ class Measurement:
             record = dict(word.split("=") for word in text.split(" "))
             amounts = {name: whole_number(value) for name, value in record.items() if name not in _OWN_KEYS}
             seconds = finite_number(record["seconds"])
-            if not 0 <= seconds < _MOST_SECONDS or min(amounts.values(), default=0) < 0:
+            if not 0 <= seconds < _MAX_SECONDS or min(amounts.values(), default=0) < 0:
                 return None
             return cls(
                 runner=record["runner"],

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 _SCRATCH_BYTES = 256 << 20
 """Memory that shards take while they are decoded, those of all threads together: enough for two of 700,000 x 128,
 which is as many as a build puts into one by itself"""
-_MOST_UNFINISHED = 6
+_MAX_UNFINISHED = 6
 """Number of fetched shards that are not on the disk yet, at most: each has a file"""
 _LONGEST_PAUSE = 10.0
 """Seconds that codes wait for fetches, at most: others wait for the codes, and a store may hang"""
@@ -92,7 +92,7 @@ class ShardCache:
         self._disk = DiskCache.opened(settings.folder, settings.disk_bytes) if settings.disk_bytes else None
         self._lock = threading.Lock()
         self._entries = LruCache[tuple[str, str], ReadyShard | NodeAddresses](settings.memory_bytes)
-        self._unfinished = threading.BoundedSemaphore(_MOST_UNFINISHED)
+        self._unfinished = threading.BoundedSemaphore(_MAX_UNFINISHED)
         self._coding = threading.Lock()
         self._finishing = threading.Lock()
         self._flushing = threading.Lock()
@@ -179,9 +179,9 @@ class ShardCache:
     def flush(self) -> None:
         """Wait until all fetched shards are on the disk."""
         with self._flushing:  # two that have some of the permits each would wait for each other
-            for _ in range(_MOST_UNFINISHED):
+            for _ in range(_MAX_UNFINISHED):
                 self._unfinished.acquire()
-            self._unfinished.release(_MOST_UNFINISHED)
+            self._unfinished.release(_MAX_UNFINISHED)
 
     def _fetched(
         self, owner: str, name: str, key: ShardKey, storage: StorageConfig, threads: int, *, early: bool

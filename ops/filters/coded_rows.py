@@ -20,7 +20,7 @@ from icepuffin.ops.rows.attributes import Codes
 
 NO_LIST = 3
 """State of the list of a row that is deleted, or whose file's values are missing"""
-_MOST_RUNS = 8
+_MAX_RUNS = 8
 """Runs of codes whose rows are looked up run by run, which is faster than a look-up of each row's code"""
 _SPARSE = 32
 """Rows of a column per row with a code, from which these rows are marked one by one: a bitmap has as many rows in the
@@ -119,7 +119,7 @@ class ColumnPart:
         """The rows for which it is true."""
         if not self.runs:
             return Bitmap.of_rows((), len(rows.codes))
-        if len(self.runs) <= _MOST_RUNS:
+        if len(self.runs) <= _MAX_RUNS:
             return reduce(or_, (rows.within(*run) for run in self.runs))
         edges = np.zeros(len(rows.starts), np.int8)
         firsts, lasts = np.array(self.runs).T

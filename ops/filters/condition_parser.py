@@ -48,7 +48,7 @@ _COMMON_TOKEN = re.compile(
     r"""|(?P<whole>[+-]?[0-9]{1,40})(?![\w.$])|(?P<sign><=|<>|>=|==|!=|[<>=(),])|(?P<other>[^ \t\n\r]))"""
 )
 _AND = re.compile(r"[ \t\n\r]+and[ \t\n\r]+", re.IGNORECASE)
-_MOST_KEPT, _LONGEST_KEPT = 1 << 16, 200
+_MAX_KEPT, _LONGEST_KEPT = 1 << 16, 200
 """Texts of look-ups that are kept with their meaning, of some 500 bytes each, and characters of such a text"""
 _KEYWORDS = frozenset(("and", "or", "not", "is", "in", "null", "nan", "like", "between", "true", "false"))
 _COMPARISONS: dict[str, Any] = {
@@ -130,7 +130,7 @@ def look_ups(where: str | BooleanExpression) -> Sequence[LookUp] | None:
     return parts
 
 
-@lru_cache(_MOST_KEPT)
+@lru_cache(_MAX_KEPT)
 def _look_up_of_text(text: str) -> LookUp | None:
     """The only look-up of a text; None where there are more, or it has another form."""
     parts = _CommonForms(text).look_ups()

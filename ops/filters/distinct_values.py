@@ -36,9 +36,9 @@ ColumnTest = LookUp | BooleanExpression
 """A part of a condition that is on one column: a look-up, or a part of the bound expression of a `RowPredicate`"""
 _FALLING = BoundLessThan | BoundLessThanOrEqual
 _RISING = BoundGreaterThan | BoundGreaterThanOrEqual
-_MOST_COMPARED = 1_000
+_MAX_COMPARED = 1_000
 """Values that are all compared: that takes microseconds"""
-_MOST_LISTED = 1 << 16
+_MAX_LISTED = 1 << 16
 """Values that a dictionary lists, of some 100 bytes each. More are searched by halves: that takes microseconds, and no
 memory"""
 
@@ -86,7 +86,7 @@ class DistinctValues:
             return ColumnPart(field_id, [(code, code) for code in self.codes(named)])
         if predicate is None or isinstance(test, LookUp):
             raise TypeError(f"{test} is no look-up among values of type {self.values.type}")
-        if self._in_order and len(self) >= _MOST_COMPARED:
+        if self._in_order and len(self) >= _MAX_COMPARED:
             if isinstance(test, _FALLING):
                 return ColumnPart.of_run(field_id, 0, self._first_codes(test, predicate, are_true=True))
             if self._is_rising(test):
@@ -106,7 +106,7 @@ class DistinctValues:
 
     def codes(self, values: Iterable[Any]) -> list[int]:
         """Codes, ascending, of those of some texts or whole numbers that there are: Python compares them as Arrow."""
-        codes = map(self._listed.get if self._count <= _MOST_LISTED else self._searched, values)
+        codes = map(self._listed.get if self._count <= _MAX_LISTED else self._searched, values)
         return sorted({code for code in codes if code is not None})
 
     def _named_values(self, test: ColumnTest) -> Collection[Any] | None:

@@ -38,7 +38,7 @@ _LOWER, _UPPER = 2, 3
 _ALL_UUIDS = bytes(16), b"\xff" * 16
 _MAX_WEIGHT = 4_000_000
 """Numbers of 8 bytes that a cache keeps"""
-_LEAST_WEIGHT = _MAX_WEIGHT // 64
+_MIN_WEIGHT = _MAX_WEIGHT // 64
 """Weight of a condition's matches at least, so that a cache keeps 64 at most"""
 
 
@@ -145,7 +145,7 @@ class MatchCache:
         new_matches = find()
         with self._lock:
             if key not in self._matches:  # else another thread was faster
-                self._matches.put(key, new_matches, max(new_matches.weight, _LEAST_WEIGHT))
+                self._matches.put(key, new_matches, max(new_matches.weight, _MIN_WEIGHT))
         return new_matches
 
 

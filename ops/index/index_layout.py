@@ -7,13 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels.codes import grouped_centroids, kmeans
-from icepuffin.ann_kernels.codes.code_sizes import FEWEST_ROTATED_DIMS, MOST_ROTATED_DIMS, choose_m
+from icepuffin.ann_kernels.codes.code_sizes import FEWEST_ROTATED_DIMS, MAX_ROTATED_DIMS, choose_m
 from icepuffin.ann_kernels.codes.product_quantization import train_pq
 from icepuffin.ops.index.definitions.index_definition import DefinitionError
 from icepuffin.ops.index.planning.sizes import choose_shard_count, least_shards, sample_size
 from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.routing_recall import curve_in_sample, routing_queries, split_off_queries
-from icepuffin.ops.index.versions.index_packs import MOST_SHARDS
+from icepuffin.ops.index.versions.index_packs import MAX_SHARDS
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.rows.vector_column import element_type_of
 from icepuffin.ops.storage import open_storage
@@ -61,18 +61,18 @@ def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> L
             f"index {definition.name}: codes of {definition.pq_nbits} bits lie two in a byte, which needs an even "
             f"number of dimensions, and column {definition.column} has {sample.shape[1]}: take pq_nbits 8"
         )
-    if definition.code_bits and not FEWEST_ROTATED_DIMS <= sample.shape[1] <= MOST_ROTATED_DIMS:
+    if definition.code_bits and not FEWEST_ROTATED_DIMS <= sample.shape[1] <= MAX_ROTATED_DIMS:
         raise DefinitionError(
             f"index {definition.name}: vectors = '{definition.vectors}' takes {FEWEST_ROTATED_DIMS} to "
-            f"{MOST_ROTATED_DIMS:,} dimensions, and column {definition.column} has {sample.shape[1]:,}: take f16 or f32"
+            f"{MAX_ROTATED_DIMS:,} dimensions, and column {definition.column} has {sample.shape[1]:,}: take f16 or f32"
         )
     rows = plan.live.record_count
     shards = definition.shards or choose_shard_count(rows, sample.shape[1], definition.max_degree)
     least = least_shards(definition, rows, sample.shape[1])
-    if least > MOST_SHARDS:
+    if least > MAX_SHARDS:
         raise DefinitionError(
             f"index {definition.name}: {rows:,} rows of {sample.shape[1]:,} dimensions take {least:,} shards at least, "
-            f"and an index has {MOST_SHARDS:,} at most: take a smaller `max_degree`, or no codes and cells (vectors = "
+            f"and an index has {MAX_SHARDS:,} at most: take a smaller `max_degree`, or no codes and cells (vectors = "
             "'f32' or 'f16' lie apart from the shards), or divide the table"
         )
     if definition.shards and shards < least:

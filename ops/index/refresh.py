@@ -56,7 +56,7 @@ OnKept = Callable[[Mapping[ShardId, ShardResult], Sequence[ObjectRange]], None]
 
 _MEMORY_OF_SMALL_WORK = 4 << 30
 """Bytes of a process's memory, for each of which a stage may keep SMALL_WORK"""
-_MOST_SMALL_WORK = 1 << 30
+_MAX_SMALL_WORK = 1 << 30
 """Bytes that a stage may keep at most, since all of it is done again after a fault: some minutes of work"""
 
 
@@ -159,7 +159,7 @@ def _small_work(runner: TaskRunner) -> int:
     """
     if not is_local(runner):
         return SMALL_WORK
-    return min(_MOST_SMALL_WORK, SMALL_WORK * max(1, memory_bytes() // _MEMORY_OF_SMALL_WORK))
+    return min(_MAX_SMALL_WORK, SMALL_WORK * max(1, memory_bytes() // _MEMORY_OF_SMALL_WORK))
 
 
 def _routes(layout: Layout, placement: Placement, kept: Sequence[_EarlierShard]) -> npt.NDArray[np.uint32]:

@@ -17,7 +17,7 @@ from icepuffin.ops.recall.curves import MEASURED_K, WIDE_K, Reach, ShardCentroid
 from icepuffin.ops.tasks.routing_distances import RoutingDistances
 
 FEWEST_QUERIES = 256
-MOST_QUERIES = 1024
+MAX_QUERIES = 1024
 _ROWS_PER_QUERY = 500
 """Rows of a shard per query: searching a shard for its queries takes 1 % of the time of building it, or less"""
 PROBE_SLACKS = (0.0, 0.02, 0.05, 0.075, 0.1, 0.125, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.8)
@@ -28,7 +28,7 @@ def routing_queries(rows: int, shards: int) -> int:
 
     Searches for 256 rows tell a recall of .95 to .01 only (one standard error), and for 1,024 to .005.
     """
-    return int(np.clip(rows // max(1, shards) // _ROWS_PER_QUERY, FEWEST_QUERIES, MOST_QUERIES))
+    return int(np.clip(rows // max(1, shards) // _ROWS_PER_QUERY, FEWEST_QUERIES, MAX_QUERIES))
 
 
 def split_off_queries(

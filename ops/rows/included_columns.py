@@ -17,9 +17,9 @@ from icepuffin.puffin.errors import BadBlobError
 
 BLOCK_BYTES = 4096
 """Bytes of an average block, about: few enough to be decoded for one row, enough to be compressed"""
-MOST_BLOCK_BYTES = 1 << 24
+MAX_BLOCK_BYTES = 1 << 24
 """Bytes of the texts of one block, at most: a row of an answer costs the decoding of its block"""
-MOST_ROWS = 256
+MAX_ROWS = 256
 """Rows of a block, at most"""
 
 
@@ -33,7 +33,7 @@ def value_width(kind: pa.DataType) -> int:
 def rows_per_block(values: pa.Array) -> int:
     """Rows of a block of a column, by some of its values: a power of two."""
     width = value_width(values.type) or 4 + _text_bytes(values) / max(1, len(values))
-    return max(1, min(MOST_ROWS, 1 << int(np.log2(max(1.0, BLOCK_BYTES / width)))))
+    return max(1, min(MAX_ROWS, 1 << int(np.log2(max(1.0, BLOCK_BYTES / width)))))
 
 
 def _text_bytes(values: pa.Array) -> int:
@@ -41,12 +41,12 @@ def _text_bytes(values: pa.Array) -> int:
 
 
 class LargeBlockError(Exception):
-    """Raised where the values of a block take more than `MOST_BLOCK_BYTES`: they began short, and became long."""
+    """Raised where the values of a block take more than `MAX_BLOCK_BYTES`: they began short, and became long."""
 
 
 def small_blocks(batches: Iterable[pa.Array], rows: int) -> Iterator[ValueBlock]:
     """Yield the blocks of `value_blocks`. Raises LargeBlockError for one of several rows that takes too many bytes."""
-    return _blocks(batches, rows, MOST_BLOCK_BYTES)
+    return _blocks(batches, rows, MAX_BLOCK_BYTES)
 
 
 def value_blocks(batches: Iterable[pa.Array], rows: int) -> Iterator[ValueBlock]:
@@ -88,7 +88,7 @@ def with_block_rows(batches: Iterable[pa.Array]) -> tuple[int, Iterator[pa.Array
     """(rows of a block, by the first batch; all batches)."""
     remaining = iter(batches)
     first = next(remaining, None)
-    return (MOST_ROWS, iter(())) if first is None else (rows_per_block(first), chain([first], remaining))
+    return (MAX_ROWS, iter(())) if first is None else (rows_per_block(first), chain([first], remaining))
 
 
 def block_of(values: pa.Array) -> ValueBlock:

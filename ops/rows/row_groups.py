@@ -19,7 +19,7 @@ from icepuffin.ops.process.process_budget import ROWS_ON_DISK
 from icepuffin.ops.process.process_lock import ProcessLock
 
 _log = logging.getLogger(__name__)
-_MOST_FILES = 4_096
+_MAX_FILES = 4_096
 """Files of all readers: each counts as this part of the budget at least. A process may map some 65,000"""
 
 
@@ -160,7 +160,7 @@ def _stored_bytes(rows: pa.Table) -> int:
 
 
 def _counted(size: int, budget: int) -> int:
-    return max(size, budget // _MOST_FILES)
+    return max(size, budget // _MAX_FILES)
 
 
 class _Pages:

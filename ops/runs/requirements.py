@@ -56,7 +56,7 @@ _MATCHED_MB = 2048
 """Most memory of that: longer lists are matched in parts"""
 _VALUE_BYTES, _LIST_BYTES = 64, 512
 """Memory per row and column for conditions: of plain values, and of lists; four times what versions keep at most"""
-_MOST_SKETCHES = 2 * BUDGET_BYTES + UNION_BYTES
+_MAX_SKETCHES = 2 * BUDGET_BYTES + UNION_BYTES
 """Most memory of sketches: of files, those that are made and those of earlier versions, and unions of tasks"""
 _FILE_FACTOR = 2
 """Bytes of vectors per byte of a data file, at most, where the dimensions are not known yet"""
@@ -249,7 +249,7 @@ def _sketch_work(table: Table, snapshot: Snapshot, rows: int, columns: Collectio
     """A sketch per data file and column, as bytes and as hashes, as far as they are in memory at once."""
     hashes = min(rows, DEFAULT_K * snapshot_count(snapshot, "total-data-files"))
     count = len(table.schema().fields if columns is None else columns)
-    driver = min(2 * 8 * hashes * count, _MOST_SKETCHES)
+    driver = min(2 * 8 * hashes * count, _MAX_SKETCHES)
     return _Work(sketched=parts_to_sketch(table, snapshot, columns), driver=driver)
 
 

@@ -25,7 +25,7 @@ _REHEARSAL_SECONDS = 10.0
 """Time after which no further search is repeated before a newer reader takes over"""
 _LATE = 3
 """Intervals without a check after which answers carry a warning, even where no check failed"""
-_MOST_KINDS = 16
+_MAX_KINDS = 16
 """Kinds of searches that are repeated, the last ones"""
 
 
@@ -283,7 +283,7 @@ class RecentSearches(Generic[R]):
                 return
             own = _copied(query)
             self._searches[key] = lambda reader: getattr(reader, method)(own, **options)
-            if len(self._searches) > _MOST_KINDS:
+            if len(self._searches) > _MAX_KINDS:
                 self._searches.popitem(last=False)
 
     def all(self) -> list[Callable[[R], object]]:

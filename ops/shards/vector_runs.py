@@ -14,7 +14,7 @@ from icepuffin.puffin.blobs.shard_blob import stored_vectors
 
 MAX_RUNS = 128
 """Runs of a shard, at most: the routing blob names each, and a reader requests each"""
-LEAST_BYTES = 64 << 10
+MIN_BYTES = 64 << 10
 """Bytes of a run that is worth a request of its own"""
 
 
@@ -34,7 +34,7 @@ def lasting_runs(runs: Sequence[StoredRun], new_bytes: int) -> tuple[StoredRun, 
                 kept = kept[:number]
                 break
     rest = sum(run.place.length for run in runs[len(kept) :]) + new_bytes
-    while kept and rest and rest + kept[-1].place.length < LEAST_BYTES:
+    while kept and rest and rest + kept[-1].place.length < MIN_BYTES:
         rest += kept.pop().place.length
     return tuple(kept)
 
@@ -50,7 +50,7 @@ def runs_of_nodes(
     starts = np.cumsum([0, *(run.count for run in runs)])
     cuts = np.flatnonzero((np.diff(nodes) != 1) | np.isin(nodes[1:], starts)) + 1
     size = len(nodes) * runs[0].row_bytes
-    if len(cuts) >= MAX_RUNS or (len(cuts) + 1) * LEAST_BYTES > size:
+    if len(cuts) >= MAX_RUNS or (len(cuts) + 1) * MIN_BYTES > size:
         return None
     parts = []
     for low, high in pairwise([0, *cuts.tolist(), len(nodes)]):

@@ -15,7 +15,7 @@ _REMEDIES = {
     "Python worker exited unexpectedly": "executors may lack memory: see their logs",
     "ExecutorLostFailure": "executors may lack memory: see their logs",
 }
-_MOST_CHARACTERS = 300
+_MAX_CHARACTERS = 300
 
 
 def require_live(session: "SparkSession") -> None:
@@ -53,4 +53,4 @@ def _reason(error: Exception) -> str:
         lines = [causes[-1].removeprefix("Caused by: ")]
     elif lines[0].startswith("An error occurred while calling") and len(lines) > 1:
         lines = lines[1:]
-    return lines[0][:_MOST_CHARACTERS]
+    return lines[0][:_MAX_CHARACTERS]

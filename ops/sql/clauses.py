@@ -17,7 +17,7 @@ DISTANCES = {
     "hamming_distance": (Metric.HAMMING, False),
 }
 """Function -> (metric, whether larger is nearer)"""
-_MOST_ROWS = 2**31 - 1
+_MAX_ROWS = 2**31 - 1
 RESOLVED = "resolved"
 """Mark of a key of ORDER BY whose names are no outputs any more"""
 
@@ -138,8 +138,8 @@ def count_of(query: Node, part: str, values: Values) -> int | None:
     if count is None:
         raise SqlError(f"{shown(clause).strip()}: give a number of rows")
     value: Any = values.of(count)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_ROWS:
-        raise SqlError(f"{part.upper()} {value}: it is a number of rows, up to {_MOST_ROWS}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_ROWS:
+        raise SqlError(f"{part.upper()} {value}: it is a number of rows, up to {_MAX_ROWS}")
     return value
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import numpy as np
 
-from icepuffin.ops.sql.errors import MOST_DIGITS, SqlError
+from icepuffin.ops.sql.errors import MAX_DIGITS, SqlError
 
 
 def _named(value: float) -> str:
@@ -49,12 +49,12 @@ def encodable(value: Any, name: str) -> Any:
     """The parameter, all kinds of bytes as `bytes`: NumPy reads others as numbers, whatever the column's elements are.
 
     Raises SqlError for a text that UTF-8 cannot encode, such as half of a surrogate pair, and for an integer of more
-    than `MOST_DIGITS`.
+    than `MAX_DIGITS`.
     """
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    if isinstance(value, int) and abs(value) >= 10**MOST_DIGITS:
-        raise SqlError(f"parameter :{name} has more than {MOST_DIGITS:,} digits")
+    if isinstance(value, int) and abs(value) >= 10**MAX_DIGITS:
+        raise SqlError(f"parameter :{name} has more than {MAX_DIGITS:,} digits")
     try:
         if isinstance(value, str):
             value.encode()

@@ -2,7 +2,7 @@
 
 from icepuffin.ops.errors import ArgumentError
 
-MOST_DIGITS = 1_000
+MAX_DIGITS = 1_000
 """Digits of a number, at most; Python refuses 4,301, and no column has more than 38"""
 
 

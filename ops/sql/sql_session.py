@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from icepuffin.ops.search import IndexReader, SearchResult
 
 _READERS = 8
-_MOST_DIGITS_OF_AN_ID = 20
+_MAX_DIGITS_OF_AN_ID = 20
 _WITHOUT_SPARK = (
     "For Spark, repeat the command with --spark, or give SqlSession a session (`spark=`). Without Spark, "
     "write SELECT columns FROM ns.t [WHERE ...] ORDER BY l2_distance(column, ARRAY(...)) LIMIT k, or, for all rows "
@@ -377,7 +377,7 @@ def _with_id(statement: Nearest, table: Table) -> Nearest:
     name = statement.snapshot
     if not isinstance(name, str):
         return statement
-    is_number = name.isdecimal() and len(name) < _MOST_DIGITS_OF_AN_ID
+    is_number = name.isdecimal() and len(name) < _MAX_DIGITS_OF_AN_ID
     is_id = is_number and int(name) in snapshots_by_id(table.metadata)
     if is_id or (is_number and name not in table.metadata.refs):
         return replace(statement, snapshot=int(name))

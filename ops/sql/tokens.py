@@ -11,7 +11,7 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from icepuffin.ops.messages import plural
-from icepuffin.ops.sql.errors import MOST_DIGITS, NotIndexableError, SqlError
+from icepuffin.ops.sql.errors import MAX_DIGITS, NotIndexableError, SqlError
 from icepuffin.ops.sql.statements import SearchHints
 
 _SPARK = Spark()
@@ -116,9 +116,9 @@ def trees_of(text: str) -> Sequence[Any]:
     for token in tokens if "0x" in text.lower() else ():
         if token.token_type is TokenType.HEX_STRING and text[token.start] == "0":
             raise NotIndexableError(f"{text[token.start : token.end + 1]} is no constant: write X'{token.text}'")
-    for token in tokens if len(text) > MOST_DIGITS else ():
-        if token.token_type is TokenType.NUMBER and token.end - token.start >= MOST_DIGITS:
-            raise NotIndexableError(f"it has a number of more than {MOST_DIGITS:,} digits")
+    for token in tokens if len(text) > MAX_DIGITS else ():
+        if token.token_type is TokenType.NUMBER and token.end - token.start >= MAX_DIGITS:
+            raise NotIndexableError(f"it has a number of more than {MAX_DIGITS:,} digits")
     for token in tokens if _ODD.search(text) else ():
         if token.token_type is TokenType.NUMBER and not _is_number(text[token.start : token.end + 1].upper()):
             raise NotIndexableError(f"{text[token.start : token.end + 1]} is no number")

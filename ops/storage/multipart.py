@@ -10,7 +10,7 @@ from itertools import pairwise
 from icepuffin.ops.model import ObjectRange
 
 _PARTS_OF_ONE_SIZE = 1000
-_LEAST_COPY = 4
+_MIN_COPY = 4
 """Ranges that a part that is sent has room for, where they are too small to be copied"""
 
 
@@ -39,7 +39,7 @@ class PartLimits:
         """Bytes from which a range is copied after `number` parts: a share of a part, so that small ones never take all
         parts.
         """
-        return max(self.min_part, self.size_of(number) // _LEAST_COPY)
+        return max(self.min_part, self.size_of(number) // _MIN_COPY)
 
 
 S3_LIMITS = PartLimits()

@@ -13,7 +13,7 @@ from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, StorageConfig
 from icepuffin.ops.rows.attributes import plain_values, reading_of, stored_type
 from icepuffin.ops.rows.datafile import BATCH_ROWS, DataFile
 from icepuffin.ops.rows.included_columns import (
-    MOST_BLOCK_BYTES,
+    MAX_BLOCK_BYTES,
     LargeBlockError,
     small_blocks,
     value_blocks,
@@ -32,7 +32,7 @@ from icepuffin.puffin.blobs.included_columns_blob import (
 from icepuffin.puffin.errors import PuffinError
 from icepuffin.puffin.puffin_writer import ByteSink
 
-_UNEVEN = f"its values begin short, and some rows together take more than {MOST_BLOCK_BYTES >> 20} MiB"
+_UNEVEN = f"its values begin short, and some rows together take more than {MAX_BLOCK_BYTES >> 20} MiB"
 _BLOCKS_READ = 64
 """Stored blocks that are read at once"""
 

@@ -24,7 +24,7 @@ Progress = Callable[[int, int], None]
 StageProgress = Callable[[str, int, int], None]
 """Callback of (stage, tasks done, tasks in all)."""
 
-_MOST_AT_ONCE = 8
+_MAX_AT_ONCE = 8
 _SHARE_AT_ONCE = 1 / 4
 """Share of a job's tasks that run at once in one process: so little of an index is in memory at a time"""
 _MEMORY_AT_ONCE = 1 / 2
@@ -158,7 +158,7 @@ class LocalRunner:
             largest = max(largest, size)
         memory = memory_bytes()
         room = min(int(_MEMORY_AT_ONCE * memory), memory - PROCESS_MEMORY) // (largest + _BESIDE_ROWS)
-        return max(1, min(self.task_threads, _MOST_AT_ONCE, int(_SHARE_AT_ONCE * len(tasks)), room))
+        return max(1, min(self.task_threads, _MAX_AT_ONCE, int(_SHARE_AT_ONCE * len(tasks)), room))
 
     @staticmethod
     def _run_at_once(count: int, function: Callable[[T], R], tasks: Sequence[T], progress: Progress | None) -> list[R]:

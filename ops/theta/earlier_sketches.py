@@ -11,7 +11,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.ops.binding.bound_versions import BoundPack, DerivedVersion, sketch_versions
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.messages import MOST_LISTED, listed
+from icepuffin.ops.messages import MAX_LISTED, listed
 from icepuffin.ops.storage import Storage, path_mover
 from icepuffin.ops.storage.base import StorageError
 from icepuffin.ops.storage.prefetch import PrefetchedSource
@@ -146,7 +146,7 @@ class EarlierSketches:
             yield
         except (IcepuffinError, PuffinError) as error:
             self._notes.append(f"the file sketches of {key.path} are broken: {error}")
-            if len(self._notes) <= MOST_LISTED:
+            if len(self._notes) <= MAX_LISTED:
                 _log.warning("%s", self._notes[-1])
 
     @property

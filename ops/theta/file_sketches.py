@@ -41,7 +41,7 @@ _BESIDE_PATH = 100
 _PER_COLUMN = 8
 """Bytes of each of its columns there"""
 
-MOST_DIRECTORY_BYTES = sketch_directory_blob.MOST_BYTES - (1 << 20)
+MAX_DIRECTORY_BYTES = sketch_directory_blob.MAX_BYTES - (1 << 20)
 """Bytes of entries in a directory, at most: what is left is for the names of columns"""
 
 _FETCHED = 64 << 20
@@ -206,7 +206,7 @@ def within_budget(
     kept, spent, listed = [], 0, 0
     for file in sorted(files, key=lambda f: (-f.record_count, f.path)):
         size, entry = sizes[file.path], entries[file.path]
-        if spent + size + entry <= budget_bytes and listed + entry <= MOST_DIRECTORY_BYTES:
+        if spent + size + entry <= budget_bytes and listed + entry <= MAX_DIRECTORY_BYTES:
             spent, listed = spent + size + entry, listed + entry
             kept.append(file)
     return tuple(sorted(kept, key=lambda f: f.path))

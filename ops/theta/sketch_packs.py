@@ -13,7 +13,7 @@ PACK_BYTES = 256 * 1024
 """Bytes of sketches that are worth a pack. Fewer lie in the version's own file, and the next version copies them."""
 _CLASS = 8
 """Ratio of the sizes of two classes; packs of one class and below are fewer than this"""
-_LEAST_PART_IN_USE = 0.5
+_MIN_PART_IN_USE = 0.5
 """Share of a pack's bytes that a version must use; else its sketches are copied"""
 
 _Pack = TypeVar("_Pack", bound=Hashable)
@@ -25,7 +25,7 @@ def packs_to_share(used_bytes: Mapping[_Pack, tuple[int, int]], other_bytes: int
     used_bytes: (bytes of the sketches in use, bytes of all its sketches) of each pack. other_bytes: bytes of sketches
     that are in none.
     """
-    shared = {pack: size for pack, (size, total) in used_bytes.items() if size >= max(1, _LEAST_PART_IN_USE * total)}
+    shared = {pack: size for pack, (size, total) in used_bytes.items() if size >= max(1, _MIN_PART_IN_USE * total)}
     other_bytes += sum(size for pack, (size, _) in used_bytes.items() if pack not in shared)
     if other_bytes < PACK_BYTES:
         return tuple(shared), False

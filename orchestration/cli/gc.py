@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from icepuffin.ops.model import MOST_GRACE_HOURS
+from icepuffin.ops.model import MAX_GRACE_HOURS
 from icepuffin.orchestration.cli.output import print_json, print_lines, report_document
 from icepuffin.orchestration.cli.table_options import TableContext, metadata_command
 
@@ -24,7 +24,7 @@ class _Hours(click.FloatRange):
 @metadata_command
 @click.option(
     "--grace-hours",
-    type=_Hours(0, MOST_GRACE_HOURS),
+    type=_Hours(0, MAX_GRACE_HOURS),
     help="Keep what is younger. [default: retention.garbage_grace_hours]",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")

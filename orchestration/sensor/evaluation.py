@@ -34,7 +34,7 @@ _OWNERS = "icepuffin/tables/"
 """Prefix of a set of partitions of no asset: uuids of the tables that were evaluated with another set, the last one
 last. Dagster keeps partitions wherever it runs, other than keys and values.
 """
-_MOST_OWNERS = 8
+_MAX_OWNERS = 8
 
 
 class SharedPartitionsError(ArgumentError):
@@ -103,7 +103,7 @@ def _require_own_partitions(instance: dg.DagsterInstance, spec: TableSpec, table
     before = list(instance.get_dynamic_partitions(_OWNERS + name))
     if before[-1:] == [table_uuid]:
         return True
-    for owner in {table_uuid, *before[:-_MOST_OWNERS]} & {*before}:
+    for owner in {table_uuid, *before[:-_MAX_OWNERS]} & {*before}:
         instance.delete_dynamic_partition(_OWNERS + name, owner)
     instance.add_dynamic_partitions(_OWNERS + name, [table_uuid])
     if table_uuid in before:

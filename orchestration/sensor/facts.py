@@ -50,7 +50,7 @@ _TEXT = re.compile(r'"([^"]*)"')
 """A text in JSON, where it is as short as a partition key"""
 _MAX_NAMED_PARTITIONS = 1000
 """The most partitions that a query of Dagster's database names; for more, all are fetched."""
-_MAX_LISTED = 20
+_MAX_SNAPSHOTS = 20
 """Snapshots in the list that the newest snapshot's event carries."""
 _UNFINISHED = [
     DagsterRunStatus.QUEUED,
@@ -222,7 +222,7 @@ def snapshot_materialization(
         asset_key=spec.key,
         partition=key,
         metadata={
-            **({"snapshots": snapshots_table(newest_snapshots(newest_of, spec, _MAX_LISTED))} if newest_of else {}),
+            **({"snapshots": snapshots_table(newest_snapshots(newest_of, spec, _MAX_SNAPSHOTS))} if newest_of else {}),
             **snapshot_metadata(snapshot),
             **total_metadata(snapshot),
             "snapshot_id": key,

@@ -23,7 +23,7 @@ _FIELDS = struct.Struct("<4s7IfIIIIII68x")
 _CHECKSUM_AT = 56
 _MAX_DEGREE = 4_096
 _PQ_BITS = 4, 8
-MOST_SECTIONS = 32
+MAX_SECTIONS = 32
 """Sections of a shard, optional ones included: header and table of any shard are read at once"""
 _FIRST_OPTIONAL = 32_768
 _ALWAYS_ALLOWED = 60 << 20
@@ -127,15 +127,15 @@ def start_of_sections(count: int) -> int:
 
 def read_header(source: RangeSource) -> ShardHeader:
     """Raises BadBlobError, ChecksumError."""
-    head = source.read_range(0, start_of_sections(MOST_SECTIONS))  # one request, whatever sections there are
+    head = source.read_range(0, start_of_sections(MAX_SECTIONS))  # one request, whatever sections there are
     raw = head[: _FIELDS.size]
     if len(raw) < _FIELDS.size:
         raise BadBlobError(f"shard blob of {len(raw)} bytes has no header")
     magic, version, *graph, pq_m, nbits, fmt, sections, features, crc = _FIELDS.unpack(raw)
     dims, count, degree, search_list, metric, medoid, alpha = graph
     require_format("shard blob", (magic, version), (MAGIC, VERSION))
-    if sections > MOST_SECTIONS:
-        raise BadBlobError(f"shard blob declares {sections} sections, {MOST_SECTIONS} are the most")
+    if sections > MAX_SECTIONS:
+        raise BadBlobError(f"shard blob declares {sections} sections, {MAX_SECTIONS} are the most")
     table = head[_FIELDS.size : start_of_sections(sections)]
     if len(table) < SectionEntry.SIZE * sections:
         raise BadBlobError("shard blob: the section table is cut off")

@@ -18,7 +18,7 @@ from icepuffin.puffin.errors import BadBlobError, ChecksumError
 
 MAGIC = b"ANTD"
 VERSION = 1
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
 """Bytes of a directory, at most"""
 _HEAD = struct.Struct("<4s4I")
 _CHECKSUM_AT = 16
@@ -90,8 +90,8 @@ def encode_entry(entry: DirectoryEntry) -> bytes:
 def decode(data: bytes) -> SketchDirectory:
     """Raises BadBlobError, ChecksumError, EarlierFormatError, LaterFormatError."""
     what = "sketch directory"
-    if len(data) > MOST_BYTES:
-        raise BadBlobError(f"{what} of {len(data):,} bytes is over the limit of {MOST_BYTES:,}")
+    if len(data) > MAX_BYTES:
+        raise BadBlobError(f"{what} of {len(data):,} bytes is over the limit of {MAX_BYTES:,}")
     read = Cursor(data, what)
     magic, version, columns, files, checksum = read.unpack("4s4I", "the header")
     require_format(what, (magic, version), (MAGIC, VERSION))

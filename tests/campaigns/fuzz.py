@@ -33,7 +33,7 @@ with atheris.instrument_imports(
         shard_blob,
         theta_blob,
     )
-    from icepuffin.puffin.blobs.shard_header import MOST_SECTIONS, start_of_sections
+    from icepuffin.puffin.blobs.shard_header import MAX_SECTIONS, start_of_sections
     from icepuffin.puffin.errors import PuffinError
     from icepuffin.puffin.footer import decode_footer
 
@@ -76,7 +76,7 @@ def _shard(data: bytes) -> Any:
     kind = "f2" if data[_VECTOR_FORMAT : _VECTOR_FORMAT + 1] == b"\x02" else "f4"
     vectors = samples.ApartVectors(samples.shard(_NODES, vectors=kind, pq_bits=0))
     return shard_blob.decode(
-        resealed(bytearray(data)) if len(data) >= start_of_sections(MOST_SECTIONS) else data, vectors
+        resealed(bytearray(data)) if len(data) >= start_of_sections(MAX_SECTIONS) else data, vectors
     )
 
 

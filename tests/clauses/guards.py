@@ -121,12 +121,12 @@ GUARDS = (
     # of memory, disk, files
     Edit(
         "bound: the directory of kept sketches", "within_budget",
-        " and listed + entry <= MOST_DIRECTORY_BYTES:", ":",
+        " and listed + entry <= MAX_DIRECTORY_BYTES:", ":",
         "test_within_the_budget_the_files_that_take_longest_to_read_are_kept",
     ),
     Edit(
         "bound: shards of a build", "choose_shard_count",
-        "min(MOST_SHARDS, shards)", "shards", "test_no_layout_has_more_shards_than_are_written",
+        "min(MAX_SHARDS, shards)", "shards", "test_no_layout_has_more_shards_than_are_written",
     ),
     Edit(
         "bound: shards that an executor keeps", "_shard",

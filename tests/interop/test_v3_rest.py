@@ -60,7 +60,7 @@ def row_ids(lake: Lake) -> dict[int, int]:
 def test_a_v3_table_is_indexed_and_stays_whole(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """With packs of the first version's shards, and a delta in the second version's own file."""
     monkeypatch.setattr(index_packs, "PACK_BYTES", 10_000)
-    monkeypatch.setattr(index_packs, "MOST_PACK_BYTES", 1)
+    monkeypatch.setattr(index_packs, "MAX_PACK_BYTES", 1)
     create(lake)
     insert(lake, make_rows(0, 200))
     table = lake.load("t")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from icepuffin.ops.messages import MOST_LISTED, listed, plural
+from icepuffin.ops.messages import MAX_LISTED, listed, plural
 
 
 @pytest.mark.parametrize(
@@ -23,8 +23,8 @@ def test_a_count_of_one_has_a_noun_in_the_singular(count: float, noun: str, text
 
 
 def test_a_list_has_its_first_lines_and_the_number_of_the_others() -> None:
-    lines = [f"line {number}" for number in range(MOST_LISTED + 1_000)]
-    assert listed(lines) == (*lines[:MOST_LISTED], "and 1,000 more")
-    assert listed(lines[: MOST_LISTED + 1]) == (*lines[:MOST_LISTED], "and 1 more")
-    assert listed(lines[:MOST_LISTED]) == tuple(lines[:MOST_LISTED])
+    lines = [f"line {number}" for number in range(MAX_LISTED + 1_000)]
+    assert listed(lines) == (*lines[:MAX_LISTED], "and 1,000 more")
+    assert listed(lines[: MAX_LISTED + 1]) == (*lines[:MAX_LISTED], "and 1 more")
+    assert listed(lines[:MAX_LISTED]) == tuple(lines[:MAX_LISTED])
     assert listed([]) == ()

@@ -20,7 +20,7 @@ import icepuffin
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.ops.binding import bindings
 from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.index.planning.version_plan import MOST_BASES
+from icepuffin.ops.index.planning.version_plan import MAX_BASES
 from icepuffin.ops.index.versions.version_sizes import VersionSizes
 from icepuffin.ops.resources import AWAY_SECONDS
 from icepuffin.ops.storage.local_storage import to_path
@@ -188,7 +188,7 @@ def test_the_work_of_an_evaluation_grows_with_the_history_and_not_with_its_runs_
     monkeypatch.setattr(VersionSizes, "parse", parse)
     assert len(daemon.tick(WATCH).launched) == runs
     assert reads["summaries"] < 10 * history
-    assert reads["sizes"] <= versions + runs * MOST_BASES
+    assert reads["sizes"] <= versions + runs * MAX_BASES
 
 
 def test_a_snapshot_of_which_only_the_sketches_are_made_has_its_run(

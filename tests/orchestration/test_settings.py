@@ -11,7 +11,7 @@ from icepuffin.assets.table_settings import IndexSettings, KeepSettings, Statist
 from icepuffin.ops import cache
 from icepuffin.ops.cache import CacheSettings, process_cache
 from icepuffin.ops.index.definitions.index_definition import INDEX_PARAMETERS
-from icepuffin.ops.model import MOST_GRACE_HOURS
+from icepuffin.ops.model import MAX_GRACE_HOURS
 from icepuffin.orchestration import settings as module
 from icepuffin.orchestration.engines import spark_conf, use_shard_cache
 from icepuffin.orchestration.settings import Settings, SettingsError, find, load
@@ -152,7 +152,7 @@ LIMITS: list[tuple[type[BaseModel], dict[str, Any], str, list[Any], list[Any]]] 
     (TableSettings, TABLE, "max_freshness_minutes", [0], [-0.1]),
     (KeepSettings, {}, "last", [1], [0]),
     (KeepSettings, {}, "days", [0.01], [0]),
-    (module.GarbageSettings, {}, "garbage_grace_hours", [0, MOST_GRACE_HOURS], [-0.1, MOST_GRACE_HOURS + 1]),
+    (module.GarbageSettings, {}, "garbage_grace_hours", [0, MAX_GRACE_HOURS], [-0.1, MAX_GRACE_HOURS + 1]),
     (module.PriceSettings, {}, "currency", ["EUR", "usd"], ["EU", "EURO", "E1R", ""]),
     (module.PriceSettings, {}, "compute_hour", [0], [-0.01]),
     (module.PriceSettings, {}, "written_gib", [0], [-0.01]),

@@ -23,7 +23,7 @@ from icepuffin.puffin.blobs import (
     shard_blob,
 )
 from icepuffin.puffin.blobs.shard_blob import Shard, ShardReader
-from icepuffin.puffin.blobs.shard_header import MOST_SECTIONS, Section
+from icepuffin.puffin.blobs.shard_header import MAX_SECTIONS, Section
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, EarlierFormatError, LaterFormatError, PuffinError
 from icepuffin.puffin.varint import check_adjacency, decode_adjacency, decode_signed, encode_adjacency, encode_signed
 from tests.puffin import samples
@@ -311,7 +311,7 @@ def test_a_flipped_bit_never_breaks_the_reader(data: bytes, decode: Callable[[by
 def resealed(data: bytearray) -> bytes:
     """A shard blob with its header checksum and those of its sections put right after a change."""
     (sections,) = struct.unpack_from("<I", data, 48)
-    sections = min(sections, MOST_SECTIONS, (len(data) - 128) // 48)
+    sections = min(sections, MAX_SECTIONS, (len(data) - 128) // 48)
     for number in range(sections):
         entry = 128 + 48 * number
         offset, stored = struct.unpack_from("<QQ", data, entry + 8)

@@ -112,7 +112,7 @@ def test_the_values_of_a_footer_take_as_much_memory_as_its_length_allows(
 def test_a_key_takes_memory_once(monkeypatch: pytest.MonkeyPatch, key: str, most_keys: int, counted: int) -> None:
     """Nine objects have it; `json` makes one text of the nine. A long key counts each time, and one of too many."""
     monkeypatch.setattr(footers, "_ALWAYS_ALLOWED", 0)
-    monkeypatch.setattr(footers, "_MOST_KEYS", most_keys)
+    monkeypatch.setattr(footers, "_MAX_KEYS", most_keys)
     payload = b"[" + b",".join([b'{"%s":"v"}' % key.encode()] * 9) + b"]"
     size = 9 * 240 + 96 + 8 * 44 + counted * (60 + len(key) + 3) + 9 * (60 + 3)
     with pytest.raises(BadFooterError, match=f"take about {size:,} in memory"):

@@ -41,7 +41,7 @@ from icepuffin.ops.index.files.planned_blobs import (
 )
 from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.stages import ShardSet
-from icepuffin.ops.index.versions.index_packs import MOST_PACK_BYTES, is_pack, pack_number, packs_to_share
+from icepuffin.ops.index.versions.index_packs import MAX_PACK_BYTES, is_pack, pack_number, packs_to_share
 from icepuffin.ops.index.versions.version_reader import (
     COLUMN_NAMES,
     RECALL_CURVES,
@@ -219,7 +219,7 @@ class Assembly:
         """Bytes, at most, of a file that is begun before all of its blobs are there."""
         base = self._plan.base.bound if self._plan.base else None
         sizes = (base.file_size or 0, *(pack.size for pack in base.packs)) if base else ()
-        return min(MOST_PACK_BYTES, _GROWTH * sum(sizes))
+        return min(MAX_PACK_BYTES, _GROWTH * sum(sizes))
 
     def _is_shared(self, place: ObjectRange) -> bool:
         return bool(pack_number(place, self._shared))

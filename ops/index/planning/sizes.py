@@ -6,7 +6,7 @@ import numpy as np
 
 from icepuffin.ann_kernels.codes.code_sizes import choose_m, code_bytes, rotated_bytes
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
-from icepuffin.ops.index.versions.index_packs import MOST_SHARDS
+from icepuffin.ops.index.versions.index_packs import MAX_SHARDS
 from icepuffin.ops.process.large_arrays import LARGEST_IN_MEMORY
 from icepuffin.ops.tasks.file_balls import MAX_BALLS
 from icepuffin.ops.tasks.task_runner import SHARD_MEMORY_FACTOR, node_bytes
@@ -61,7 +61,7 @@ def choose_shard_count(rows: int, dims: int, max_degree: int) -> int:
     shards = -(-rows // rows_per_shard(dims, max_degree))
     if shards > MANY_SHARDS:
         shards = max(MANY_SHARDS, math.ceil(IMBALANCE * rows / _most_rows(dims, max_degree)))
-    return max(1, min(MOST_SHARDS, shards))
+    return max(1, min(MAX_SHARDS, shards))
 
 
 def _most_rows(dims: int, max_degree: int) -> float:

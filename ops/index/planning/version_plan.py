@@ -54,7 +54,7 @@ from icepuffin.ops.table.snapshots import ancestor_ids, head_of, require_data_sn
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.puffin.blobs import routing_blob
 
-MOST_BASES = 16
+MAX_BASES = 16
 """Versions that are considered as base, at most"""
 SHARED_ENOUGH = 0.5
 """Share of rows under which a build is better than a refresh"""
@@ -261,7 +261,7 @@ def nearest_first(
         apart, differs = abs(item.base_sequence_number - sequence_number), not item.may_have(distances)
         return differs, item.base_snapshot_id != snapshot_id, apart, -item.sequence_number, -item.timestamp_ms
 
-    return nsmallest(MOST_BASES, versions, key=distance)
+    return nsmallest(MAX_BASES, versions, key=distance)
 
 
 def _same_graphs(version: OpenVersion, definition: IndexDefinition) -> bool:

@@ -8,7 +8,7 @@ from icepuffin.ops.recall.confidence import confidence_interval
 if TYPE_CHECKING:  # reports are read without kernels
     from icepuffin.ops.tasks.matching.self_search import SelfSearchResult
 
-LEAST_RETURNED = 0.5
+MIN_RETURNED = 0.5
 """Share of rows that a sound file gives back at least, relative to the target recall. It separates a broken graph from
 vectors that are hard to tell apart, which are the recall gate's concern
 """
@@ -71,7 +71,7 @@ def fault_of(result: "SelfSearchResult", target_recall: float) -> str | None:
     """What is wrong with the file, as a clause; None where nothing is."""
     if result.misplaced:
         return f"{result.misplaced} of {result.rows} rows have nodes with the vectors of other rows"
-    least = LEAST_RETURNED * target_recall
+    least = MIN_RETURNED * target_recall
     is_walkable = result.drawn > 0 and result.drawn_returned >= least * result.drawn
     if result.returned < least * result.rows and not is_walkable:
         return f"of {result.rows} rows that were searched by their own vectors {result.returned} came back"

@@ -19,18 +19,18 @@ WORTH_SHARE = 1 / 128
 """Fraction of the bytes that a version shares from which others are worth a new pack"""
 MAX_PACKS = 32
 """Packs of one version that are worth merging"""
-MOST_PACK_BYTES = 2**40
+MAX_PACK_BYTES = 2**40
 """Bytes of one new pack, about, at most: S3 and GCS take objects of 5 TiB"""
-MOST_PACK_PARTS = 4000
+MAX_PACK_PARTS = 4000
 """Parts that one new pack is uploaded in, at most: S3 takes 10,000, and later ones would be large in memory"""
-MOST_SHARDS = MAX_PACKS // 2 * MOST_PACK_PARTS // 2
+MAX_SHARDS = MAX_PACKS // 2 * MAX_PACK_PARTS // 2
 """Shards of a build, at most: of two parts each, they fill half as many packs as a version may have"""
 _MERGED_PART = 8
 """Part of the packs that are written into the new one where there would be more: an eighth, those with the fewest bytes
 in use. Of 100 versions that add as much each, merging one at a time would copy 111 times that, and four at a time 68
 times: packs grow as they are merged.
 """
-_LEAST_USE = 0.5
+_MIN_USE = 0.5
 """Share of the bytes of its packs that a version must use"""
 
 
@@ -52,7 +52,7 @@ def divided(blobs: Iterable[B]) -> list[list[B]]:
         own_size = sum(source.length for source in blob.sources)
         own_parts = sum(part_share(source.length, S3_LIMITS) for source in blob.sources)
         size, parts = size + own_size, parts + own_parts
-        if not packs or size > MOST_PACK_BYTES or parts > MOST_PACK_PARTS:
+        if not packs or size > MAX_PACK_BYTES or parts > MAX_PACK_PARTS:
             packs.append([])
             size, parts = own_size, own_parts
         packs[-1].append(blob)
@@ -74,10 +74,10 @@ def packs_to_share(version: DerivedVersion, kept: Iterable[ObjectRange]) -> tupl
         used_bytes[place.path] += place.length
     in_use = [pack for pack in version.packs if pack.is_kept and used_bytes[pack.path]]
     shared = sorted(in_use, key=lambda pack: used_bytes[pack.path] / pack.size)  # sorts are stable
-    while sum(used_bytes[pack.path] for pack in shared) < _LEAST_USE * sum(pack.size for pack in shared):
+    while sum(used_bytes[pack.path] for pack in shared) < _MIN_USE * sum(pack.size for pack in shared):
         del shared[0]
     # two that are larger would not fit into one
-    small = [pack for pack in shared if used_bytes[pack.path] <= MOST_PACK_BYTES // 2]
+    small = [pack for pack in shared if used_bytes[pack.path] <= MAX_PACK_BYTES // 2]
     if len(small) >= MAX_PACKS:
         small.sort(key=lambda pack: -used_bytes[pack.path])
         merged = small[MAX_PACKS - max(1, MAX_PACKS // _MERGED_PART) :]

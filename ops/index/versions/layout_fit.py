@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # numba
     from icepuffin.ops.tasks.staged_blocks import StagedRows
 
-MOST_UNEVEN = 3.0
+MAX_UNEVEN = 3.0
 """Balance beyond which shards no longer fit, as a multiple of that of the build"""
-MOST_APART = 1.5
+MAX_APART = 1.5
 """Distance beyond which a codebook no longer fits, as a multiple of that of the build"""
 
 
@@ -49,11 +49,11 @@ class LayoutFit:
     @property
     def imbalance(self) -> str:
         """Reason for which all shards are built anew, in words; empty where they need not be, or it was in vain."""
-        return self._out_of_balance if self.balance > MOST_UNEVEN * self.kept_balance else ""
+        return self._out_of_balance if self.balance > MAX_UNEVEN * self.kept_balance else ""
 
     @property
     def _out_of_balance(self) -> str:
-        if self.balance > MOST_UNEVEN * self.built_balance:
+        if self.balance > MAX_UNEVEN * self.built_balance:
             return (
                 f"shards are out of balance: the largest has {self.balance:.1f} times as many rows as the mean, "
                 f"{self.built_balance:.1f} when all were built"
@@ -69,7 +69,7 @@ class LayoutFit:
         """
         if self._out_of_balance:
             return self._out_of_balance
-        if self.distance > MOST_APART * self.built_distance > 0:
+        if self.distance > MAX_APART * self.built_distance > 0:
             return (
                 f"the codebook no longer fits: rows lie {self.distance:.3g} from its centroids, "
                 f"{self.built_distance:.3g} when it was trained"

@@ -43,7 +43,7 @@ _DOUBLE = 8
 """Bytes of a double"""
 _SEARCHES = 8
 """Searches for one matching row that take as long as reading the tail"""
-_MOST_BY_CODES = 128
+_MAX_BY_CODES = 128
 """k up to which codes rule rows out faster than bounds by the vectors do"""
 _ADDRESS = 8
 _TERMS = 9
@@ -103,7 +103,7 @@ class KeptRows:
         prepared.
         """
         live = self._live(matches)
-        if self.coded is not None and len(queries) < FEW_QUERIES and k <= _MOST_BY_CODES:
+        if self.coded is not None and len(queries) < FEW_QUERIES and k <= _MAX_BY_CODES:
             addresses, distances = np.full((len(queries), k), -1, np.int64), np.full((len(queries), k), np.inf)
             for place, query in enumerate(queries):
                 rows, own = self._nearest_by_codes(self.coded, query, k, live)

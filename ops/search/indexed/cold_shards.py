@@ -28,12 +28,12 @@ from icepuffin.puffin.blobs import addresses_blob
 from icepuffin.puffin.blobs.addresses_blob import Addresses
 from icepuffin.puffin.blobs.cells_blob import CellDirectory, directory_bytes
 from icepuffin.puffin.blobs.sections import SectionEntry
-from icepuffin.puffin.blobs.shard_header import MOST_SECTIONS, Section, ShardHeader, read_header, start_of_sections
+from icepuffin.puffin.blobs.shard_header import MAX_SECTIONS, Section, ShardHeader, read_header, start_of_sections
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, PuffinError
 
-MOST_QUERIES = 8
+MAX_QUERIES = 8
 """Queries of one search, at most: for more, shards pay"""
-MOST_ROWS = 100
+MAX_ROWS = 100
 """Candidates per query, at most"""
 _DIRECTORY_BYTES = 7 << 19
 """Limit of the bytes of directories that one search reads, unless its nearest shards alone have more; with those of
@@ -208,7 +208,7 @@ class ColdShards:
         places: list[ObjectRange] = []
         for shard in missing:
             stored = self._opened.shards[shard]
-            head = start_of_sections(MOST_SECTIONS)
+            head = start_of_sections(MAX_SECTIONS)
             blob, tail = stored.blob, min(stored.blob.length, self._directory_bytes(shard))
             places.append(ObjectRange(blob.path, blob.offset, min(head, blob.length)))
             places.append(ObjectRange(blob.path, blob.offset + blob.length - tail, tail))

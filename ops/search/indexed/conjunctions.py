@@ -33,10 +33,10 @@ from icepuffin.ops.search.indexed.version_search import ShardWork, most_compared
 from icepuffin.ops.search.tuning import SearchParameters
 from icepuffin.ops.shards.masked_shards import MaskedShard
 
-_MOST_KEPT = 1 << 17
+_MAX_KEPT = 1 << 17
 """Look-ups whose lists are kept, of some 200 bytes each"""
 _QUERIES_PER_BLOCK = 64
-_MOST_COMBINATIONS = 64
+_MAX_COMBINATIONS = 64
 """Combinations of a condition up to which going through each takes less than a bitmap of its rows"""
 _NO_POSTINGS = Postings(
     np.zeros(1, np.int64), np.empty(0, np.uint32), np.empty(0, np.int32), np.empty((0, 0), np.uint64)
@@ -105,7 +105,7 @@ class ConjunctionSearch:
 
     def lists_of(self, where: str | BooleanExpression | None) -> tuple[Lists, ...] | None:
         """The lists of each look-up that a condition joins by AND; None for another condition, and for one of more than
-        `_MOST_COMBINATIONS`.
+        `_MAX_COMBINATIONS`.
 
         Raises IndexUnavailableError.
         """
@@ -118,7 +118,7 @@ class ConjunctionSearch:
             if own is None:
                 return None
             lists.append(own)
-        return tuple(lists) if prod(map(len, lists)) <= _MOST_COMBINATIONS else None
+        return tuple(lists) if prod(map(len, lists)) <= _MAX_COMBINATIONS else None
 
     def search(
         self, queries: F64, conditions: Sequence[tuple[Lists, ...]], k: int, parameters: SearchParameters
@@ -192,7 +192,7 @@ class ConjunctionSearch:
                 self._add(field_id, np.append(starts, starts[-1]), rows)
             first = self._first_lists[field_id]
         lists = tuple(first + code for code in codes or [len(starts) - 1])
-        if len(self._lists) >= _MOST_KEPT:
+        if len(self._lists) >= _MAX_KEPT:
             self._lists = {}  # other threads return values of the earlier one
         self._lists[look_up] = lists
         return lists

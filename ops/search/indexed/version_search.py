@@ -18,7 +18,7 @@ from icepuffin.ops.cache import process_cache
 from icepuffin.ops.filters.matches import Matches
 from icepuffin.ops.model import ShardId
 from icepuffin.ops.rows.candidates import Candidates, merge, nearest_rows
-from icepuffin.ops.search.indexed.cold_shards import MOST_QUERIES, MOST_ROWS, ColdReads
+from icepuffin.ops.search.indexed.cold_shards import MAX_QUERIES, MAX_ROWS, ColdReads
 from icepuffin.ops.search.indexed.loaded_version import LoadedShards, LoadedVersion, ShardsOnDemand
 from icepuffin.ops.search.tuning import SearchParameters
 from icepuffin.ops.shards.masked_shards import MaskedShard
@@ -282,7 +282,7 @@ def _search_cells(
     that later searches have them.
     """
     none = Candidates.none(len(queries), count)
-    if version.cold is None or len(queries) > MOST_QUERIES or count > MOST_ROWS or not (cold := shards.cold(places)):
+    if version.cold is None or len(queries) > MAX_QUERIES or count > MAX_ROWS or not (cold := shards.cold(places)):
         return places, none, None
     candidates, reads, whole = version.cold.search(cold, version.recall_model.ranks(queries), queries, count)
     if not reads.shards:

@@ -29,8 +29,8 @@ from icepuffin.ops.search.errors import QueryError
 
 BUDGET = 0.01
 """Share of one core that exact answers take, on average since the first one began, without compiling kernels"""
-_MOST_WAITING = 16
-_MOST_VERSIONS = 64
+_MAX_WAITING = 16
+_MAX_VERSIONS = 64
 """Versions whose samples are kept, the last ones that a query was drawn for"""
 _EQUAL = 1e-9
 """Largest relative difference of distances that are equal but for rounding"""
@@ -139,7 +139,7 @@ class RecallSampler:
         with self._lock:
             while self._waiting and self._waiting[0].version != version:  # each keeps its version in memory
                 self._sample(self._waiting.popleft().version).left_out += 1
-            if len(self._waiting) == _MOST_WAITING:
+            if len(self._waiting) == _MAX_WAITING:
                 self._sample(version).left_out += 1
                 return
             self._waiting.append(_Drawn(version, distances, exact))
@@ -168,7 +168,7 @@ class RecallSampler:
 
     def _sample(self, version: SnapshotId) -> _Sample:
         """The sample of a version, which is about to change."""
-        while len(self._samples) >= _MOST_VERSIONS and version not in self._samples:
+        while len(self._samples) >= _MAX_VERSIONS and version not in self._samples:
             oldest = next(iter(self._samples))
             del self._samples[oldest]
             self._unreported.discard(oldest)

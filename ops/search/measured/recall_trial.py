@@ -25,7 +25,7 @@ _TIES = 16
 """Rows beyond k that are looked for at first, because some may be as near as the k-th"""
 _MORE_TIES = 8
 """Factor by which more rows are looked for where all rows beyond k are as near as the k-th"""
-_MOST_PAIRS = 1 << 24
+_MAX_PAIRS = 1 << 24
 """Pairs of a query and a row that are looked for at once, at most: 16 bytes each"""
 _NO_DISTANCE = np.float32(1e-12)
 
@@ -106,7 +106,7 @@ class RecallTrial:
         truth = GroundTruth.of(self._nearest(queries, width), k)
         while not self.version.exact and width <= self.rows and len(tied := np.flatnonzero(truth.more_ties)):
             width = min(_MORE_TIES * width, self.rows + 1)
-            if len(tied) * width > _MOST_PAIRS:
+            if len(tied) * width > _MAX_PAIRS:
                 break
             truth = truth.replaced(tied, GroundTruth.of(self._nearest(queries[tied], width), k))
         return truth

@@ -39,16 +39,16 @@ from icepuffin.ops.tasks.recall_gate import (
 from icepuffin.ops.tasks.task_runner import StageProgress, TaskRunner
 
 TARGETS = (0.9, 0.95, 0.99)
-MOST_QUERIES = 1_000
+MAX_QUERIES = 1_000
 FEWEST_QUERIES = 50
 _WIDTHS = {MEASURED_K: (*CURVE_WIDTHS, 400, 640), WIDE_K: (*WIDE_CURVE_WIDTHS, 600, 900)}
 """Widths by k: queries unlike the rows need wider ones than rows do"""
 _OVERSAMPLES = {MEASURED_K: CURVE_OVERSAMPLES, WIDE_K: WIDE_CURVE_OVERSAMPLES}
 _SHARDS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 256.0, 512.0, 1024.0)
 """Shards per query, on average, that probe slacks are measured for"""
-_LEAST_GAIN = 0.001
+_MIN_GAIN = 0.001
 """Gain of recall by the next width under which wider ones are not measured: what is missing lies in other shards"""
-_MOST_STEPS = 4
+_MAX_STEPS = 4
 """Points that are measured for one target, each between two others"""
 _WHOLE = 0.9995
 """Recall from which wider lists are not measured"""
@@ -182,7 +182,7 @@ def tune(
         raise QueryError(
             f"there are {len(offered)} queries; tuning takes {FEWEST_QUERIES} at least, and some hundred are better"
         )
-    vectors = offered[np.linspace(0, len(offered) - 1, min(len(offered), MOST_QUERIES)).astype(np.int64)]
+    vectors = offered[np.linspace(0, len(offered) - 1, min(len(offered), MAX_QUERIES)).astype(np.int64)]
     ks = (MEASURED_K, WIDE_K) if trial.rows >= WIDE_K else (MEASURED_K,)
     run = _TuningRun(trial, vectors, progress)
     points = [point for k in ks for point in run.points(k, targets)]
@@ -241,7 +241,7 @@ class _TuningRun:
         self._show(f"exact {k} nearest", 1, 1)
         points = self._grid(k)
         for target in targets:
-            for _ in range(_MOST_STEPS):  # between two widths recall is reckoned: there it is measured, too
+            for _ in range(_MAX_STEPS):  # between two widths recall is reckoned: there it is measured, too
                 chosen = choose_point(points_for(points, k), target)
                 if chosen is None or chosen in points:
                     break
@@ -276,7 +276,7 @@ class _TuningRun:
                 point = self._measure(k, SearchParameters(search_list, oversample, None, slack))
                 points.append(point)
                 gain = math.inf if before is None or math.isinf(slack) else point.recall - before.recall
-                if point.recall >= _WHOLE or gain < _LEAST_GAIN:
+                if point.recall >= _WHOLE or gain < _MIN_GAIN:
                     break
                 before = point
         self._show(f"recall@{k}", len(slacks) * len(widths), len(slacks) * len(widths))

@@ -143,7 +143,7 @@ def test_a_comparison_by_order_is_true_for_the_values_for_which_each_says_it(
     """Few of the values are compared; which these are depends on how many there are."""
     field_type, value = ORDERED[kind]
     schema = Schema(NestedField(1, "a", field_type))
-    compared = partial(monkeypatch.setattr, distinct_values, "_MOST_COMPARED")
+    compared = partial(monkeypatch.setattr, distinct_values, "_MAX_COMPARED")
     for count in (0, 1, 2, 3, 4, 5, 9, 16, 23, 24, 25):
         made = [dt.date.fromisoformat(value(n)) if kind == "date" else value(n) for n in range(count)]
         made += [math.nan] if with_nan and kind in ("double", "float") else []
@@ -260,7 +260,7 @@ def test_ranges_of_a_column_are_one_run_of_its_values(
 ) -> None:
     build_version(table, SECTIONS)
     for most in (1, 1_000):
-        monkeypatch.setattr(distinct_values, "_MOST_COMPARED", most)
+        monkeypatch.setattr(distinct_values, "_MAX_COMPARED", most)
         own, scanned, how = both_ways(table, SECTIONS, where)
         assert own == scanned
         assert sum(map(len, own.values())) == expected

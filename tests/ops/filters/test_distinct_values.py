@@ -15,7 +15,7 @@ TEXTS = ["", " ", "A", "a", "a ", "aa", "a\0b", "\0", "e\u0301", "\u00e9", "z", 
 @pytest.mark.parametrize("most", [0, 1 << 16])
 @pytest.mark.parametrize("kind", [pa.string(), pa.int32(), pa.int64()], ids=str)
 def test_codes_are_places(kind: pa.DataType, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distinct_values, "_MOST_LISTED", most)
+    monkeypatch.setattr(distinct_values, "_MAX_LISTED", most)
     rng = random.Random(0)
     edge = 2**63 if kind == pa.int64() else 2**31
     numbers = [-edge, -edge + 1, -1, 0, 1, 5, edge - 2, edge - 1]

@@ -117,7 +117,7 @@ class TableHistory(RuleBasedStateMachine):
         filters=FILTERS,
         include=INCLUDED,
         pack_bytes=st.sampled_from([1, 5_000, index_packs.PACK_BYTES]),
-        run_bytes=st.sampled_from([1, 1, 200, vector_runs.LEAST_BYTES]),
+        run_bytes=st.sampled_from([1, 1, 200, vector_runs.MIN_BYTES]),
         method=st.sampled_from(["diskann", "diskann", "centroid"]),
         layout=st.sampled_from(["fast", "compact"]),
         vectors=st.sampled_from(["f32", "f32", "f16", "rq4", "rq8"]),
@@ -143,7 +143,7 @@ class TableHistory(RuleBasedStateMachine):
         self.followed = followed
         self._patch.setenv(LAYOUT, layout)
         self._patch.setattr(index_packs, "PACK_BYTES", pack_bytes)
-        self._patch.setattr(vector_runs, "LEAST_BYTES", run_bytes)
+        self._patch.setattr(vector_runs, "MIN_BYTES", run_bytes)
         self._patch.setattr(vector_runs, "MAX_RUNS", 6)
         self._patch.setattr(index_packs, "MAX_PACKS", 4)
         if recorded:

@@ -63,7 +63,7 @@ def test_a_backfill_starts_from_the_next_snapshot_that_has_a_version(
     for start in (900, 940):
         table.refresh().append(make_rows(start, start + 40))
         index_head(table)
-    monkeypatch.setattr(version_plan, "MOST_BASES", 1)
+    monkeypatch.setattr(version_plan, "MAX_BASES", 1)
     report = index_snapshot(table, data_snapshots(table)[1].snapshot_id)
     assert (report.base_snapshot_id, report.gone, report.inserted) == (head, 300, 0)
 

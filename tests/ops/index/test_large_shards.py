@@ -238,7 +238,7 @@ def test_vectors_that_no_blob_holds_lie_in_several(
     monkeypatch.setattr(shard_task, "MAX_BLOB_BYTES", most)
     monkeypatch.setattr(planned_blobs, "MAX_BLOB_BYTES", most)
     monkeypatch.setattr(index_packs, "PACK_BYTES", 1)
-    monkeypatch.setattr(vector_runs, "LEAST_BYTES", row_bytes)
+    monkeypatch.setattr(vector_runs, "MIN_BYTES", row_bytes)
     table, definition = table_factory(), replace(DEFINITION, shards=1, max_deltas=1)
     for first, last in [(0, 600), (600, 640), (640, 900), (900, 1_000)]:
         table.refresh().append(make_rows(first, last))

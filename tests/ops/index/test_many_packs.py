@@ -20,9 +20,9 @@ from icepuffin.ops.index.planning.version_plan import plan_version
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.index.versions.index_packs import (
-    MOST_PACK_BYTES,
-    MOST_PACK_PARTS,
-    MOST_SHARDS,
+    MAX_PACK_BYTES,
+    MAX_PACK_PARTS,
+    MAX_SHARDS,
     divided,
     packs_to_share,
 )
@@ -59,8 +59,8 @@ def test_each_pack_of_a_billion_rows_is_an_object_that_stores_take(dims: int, ve
     assert 2 * shards > S3_LIMITS.max_parts
     groups = divided(every)
     assert [blob for group in groups for blob in group] == every
-    assert max(parts_of(group) for group in groups) <= MOST_PACK_PARTS + 1
-    assert max(sum(blob.sources[0].length for blob in group) for group in groups) <= MOST_PACK_BYTES
+    assert max(parts_of(group) for group in groups) <= MAX_PACK_PARTS + 1
+    assert max(sum(blob.sources[0].length for blob in group) for group in groups) <= MAX_PACK_BYTES
     assert len(groups) <= index_packs.MAX_PACKS
 
 
@@ -71,7 +71,7 @@ LENGTHS = st.lists(st.sampled_from([1, 4 << 20, 5 << 20, 11 << 20, 1 << 30, 2 <<
 def test_blobs_that_come_later_change_no_pack_but_the_last(first: list[int], later: list[int]) -> None:
     """So a pack is begun with the shards that stay, while others are made."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_packs, "MOST_PACK_PARTS", 40)
+        patch.setattr(index_packs, "MAX_PACK_PARTS", 40)
         begun, whole = divided(blobs(first)), divided(blobs([*first, *later]))
         assert whole[: max(0, len(begun) - 1)] == begun[:-1]
         if begun:
@@ -86,7 +86,7 @@ def table(table_factory: TableFactory, request: pytest.FixtureRequest, monkeypat
     """
     monkeypatch.setattr(index_packs, "PACK_BYTES", 30_000)
     monkeypatch.setattr(index_packs, "WORTH_SHARE", 0.2)
-    monkeypatch.setattr(index_packs, "MOST_PACK_BYTES", 1)
+    monkeypatch.setattr(index_packs, "MAX_PACK_BYTES", 1)
     new_table = table_factory(**{"format-version": getattr(request, "param", "2")})
     for first in range(0, 600, 200):
         new_table.append(make_rows(first, first + 200))
@@ -147,8 +147,8 @@ def test_packs_that_are_begun_with_kept_shards_take_those_that_are_made(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shards of which no pack can be shared are copied while others are written; then the last pack goes on."""
-    monkeypatch.setattr(index_packs, "_LEAST_USE", 10)
-    monkeypatch.setattr(index_packs, "MOST_PACK_BYTES", 50_000)
+    monkeypatch.setattr(index_packs, "_MIN_USE", 10)
+    monkeypatch.setattr(index_packs, "MAX_PACK_BYTES", 50_000)
     before = {pack.path for pack in head_packs(table)}
     table.append(make_rows(600, 700))
     report = index_head(table)
@@ -198,7 +198,7 @@ def test_a_failure_leaves_none_of_several_packs(table: Table, monkeypatch: pytes
 def test_packs_of_which_two_do_not_fit_into_one_are_not_merged(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Merging makes fewer packs of small ones alone."""
     monkeypatch.setattr(index_packs, "MAX_PACKS", 4)
-    monkeypatch.setattr(index_packs, "MOST_PACK_BYTES", 1_000)
+    monkeypatch.setattr(index_packs, "MAX_PACK_BYTES", 1_000)
     version = index_versions(table, "e")[0]
 
     def shared(sizes: list[int]) -> list[int]:
@@ -213,8 +213,8 @@ def test_packs_of_which_two_do_not_fit_into_one_are_not_merged(table: Table, mon
 
 def test_no_layout_has_more_shards_than_are_written(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer and larger ones where these do; else the build is refused before it has begun."""
-    assert choose_shard_count(10**11, 4096, 64) == MOST_SHARDS
-    monkeypatch.setattr(index_layout, "MOST_SHARDS", 2)
+    assert choose_shard_count(10**11, 4096, 64) == MAX_SHARDS
+    monkeypatch.setattr(index_layout, "MAX_SHARDS", 2)
     monkeypatch.setattr(index_layout, "least_shards", lambda *_: 3)
     head = table.metadata.current_snapshot_id
     assert head is not None

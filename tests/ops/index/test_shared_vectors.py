@@ -39,7 +39,7 @@ ROW_BYTES = 4 * 16
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """All is worth a pack, and a vector is worth a run."""
     monkeypatch.setattr(index_packs, "PACK_BYTES", 1)
-    monkeypatch.setattr(vector_runs, "LEAST_BYTES", ROW_BYTES)
+    monkeypatch.setattr(vector_runs, "MIN_BYTES", ROW_BYTES)
 
 
 @pytest.fixture
@@ -257,7 +257,7 @@ def test_other_vectors_than_were_published_are_noticed(table: Table) -> None:
 def test_a_version_names_no_pack_that_it_does_not_use(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs that were to last are written again where they are short, and their pack was named all the same."""
     definition = replace(DEFINITION, max_deltas=0)
-    monkeypatch.setattr(vector_runs, "LEAST_BYTES", 1 << 20)
+    monkeypatch.setattr(vector_runs, "MIN_BYTES", 1 << 20)
     for first in (600, 620):
         table.append(make_rows(first, first + 20))
         index_head(table, definition)

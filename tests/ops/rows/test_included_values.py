@@ -393,7 +393,7 @@ def test_blocks_are_of_few_bytes_and_read_in_any_order() -> None:
     texts = pa.array([None if number % 7 == 0 else "ä" * (number % 50) for number in range(700)])
     rows = layout.rows_per_block(texts)
     assert rows == 64
-    assert layout.rows_per_block(pa.array(range(9))) == layout.MOST_ROWS
+    assert layout.rows_per_block(pa.array(range(9))) == layout.MAX_ROWS
     assert layout.rows_per_block(pa.array(["x" * 100_000])) == 1
     cuts = [texts.slice(0, 5), texts.slice(5, 0), texts.slice(5, 500), texts.slice(505)]
     read = list(layout.value_blocks(cuts, rows))
@@ -406,7 +406,7 @@ def test_blocks_are_of_few_bytes_and_read_in_any_order() -> None:
 def test_texts_that_begin_short_and_become_huge_stay_in_their_files(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layout, "MOST_BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr(layout, "MAX_BLOCK_BYTES", 1 << 16)
     monkeypatch.setattr(reading, "BATCH_ROWS", 100)
     for name, long_from, stored in (("even", 0, True), ("uneven", 150, False)):
         rows = make_rows(0, 300)
@@ -425,7 +425,7 @@ def test_texts_that_begin_short_and_become_huge_stay_in_their_files(
 
 
 def test_one_huge_text_has_a_block_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "MOST_BLOCK_BYTES", 1_000)
+    monkeypatch.setattr(layout, "MAX_BLOCK_BYTES", 1_000)
     texts = pa.array(["x" * 5_000, "y" * 5_000, "z"])
     assert [len(block.values) for block in layout.small_blocks([texts], 1)] == [5_000, 5_000, 1]
     for batches in ([texts], [texts[:1], texts[1:]], [texts[2:], texts[:1]]):

@@ -166,7 +166,7 @@ def test_a_row_group_over_the_budget_leaves_the_others(folder: Path) -> None:
 
 
 def test_readers_have_so_many_files_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_groups, "_MOST_FILES", 2)
+    monkeypatch.setattr(row_groups, "_MAX_FILES", 2)
     groups, other = RowGroups(0), RowGroups(0)
     for key in range(3):
         kept(groups, key)

@@ -517,7 +517,7 @@ def test_one_condition_per_query_or_an_error(table: Table) -> None:
 
 def test_columns_of_many_values(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose values are not listed, but searched."""
-    monkeypatch.setattr("icepuffin.ops.filters.distinct_values._MOST_LISTED", 0)
+    monkeypatch.setattr("icepuffin.ops.filters.distinct_values._MAX_LISTED", 0)
     index(table)
     rng = random.Random(8)
     conditions = [condition(rng) for _ in range(100)]
@@ -545,7 +545,7 @@ def test_a_text_that_utf8_cannot_write_is_refused(table: Table) -> None:
 
 
 def test_texts_of_look_ups_are_kept_up_to_a_number(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("icepuffin.ops.search.indexed.conjunctions._MOST_KEPT", 3)
+    monkeypatch.setattr("icepuffin.ops.search.indexed.conjunctions._MAX_KEPT", 3)
     index(table)
     rng = random.Random(7)
     same_as_one_by_one(opened(table), queries(50), [look_up(rng) for _ in range(50)])

@@ -59,7 +59,7 @@ Truth = Callable[[dict[str, Any]], bool | None]
 """Whether a condition is true of a row; None where that is unknown"""
 INF, NAN = float("inf"), float("nan")
 LONGEST_FLOAT, SMALLEST_FLOAT = 3.4028234663852886e38, 1.401298464324817e-45
-MOST_DIGITS = Decimal("9" * 28 + "." + "9" * 10)
+MAX_DIGITS = Decimal("9" * 28 + "." + "9" * 10)
 TEXTS = ["", "a", "a\0", "a\0b", "\0", "e\u0301", "\u00e9", "z" * 16, "z" * 17, "z" * 16 + "a", "%", "a%", "_", "it's"]
 TEXTS += ["\U0010ffff" * 16, "\U0010ffff" * 17, "\uffff" * 17, "\ud7ff", "\ue000", "\U00010000", "A", "true", "1"]
 MOMENTS = ["0001-01-01T00:00:00", "9999-12-31T23:59:59.999999", "1970-01-01T00:00:00", "1969-12-31T23:59:59.999999"]
@@ -77,7 +77,7 @@ EDGES: dict[str, tuple[IcebergType, list[Any], list[Any]]] = {
     ),
     "big": (
         DecimalType(38, 10),
-        [MOST_DIGITS, MOST_DIGITS.copy_negate(), Decimal("1.0000000001"), Decimal("1.0000000000")],
+        [MAX_DIGITS, MAX_DIGITS.copy_negate(), Decimal("1.0000000001"), Decimal("1.0000000000")],
         [Decimal("1.00000000005"), Decimal("1e40"), 1],
     ),
     "text": (StringType(), TEXTS, ["z" * 15, "z" * 16 + "\U0010ffff", "\U0010fffe", "B"]),

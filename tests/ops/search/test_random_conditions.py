@@ -269,8 +269,8 @@ def test_each_way_finds_the_rows_that_duckdb_finds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rng = random.Random(f"{seed} ways")
-    monkeypatch.setattr(distinct_values, "_MOST_COMPARED", rng.choice((1, 1_000)))
-    monkeypatch.setattr(distinct_values, "_MOST_LISTED", rng.choice((0, 1 << 16)))
+    monkeypatch.setattr(distinct_values, "_MAX_COMPARED", rng.choice((1, 1_000)))
+    monkeypatch.setattr(distinct_values, "_MAX_LISTED", rng.choice((0, 1 << 16)))
     number = PARTITIONS.index((column, transform))
     table, rows = random_table(catalog, f"db.t{number}", column, transform, seed)
     for definition in (EVERY, SOME):

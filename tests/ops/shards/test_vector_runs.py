@@ -12,7 +12,7 @@ from icepuffin.ops.shards import vector_runs
 from icepuffin.ops.shards.vector_runs import lasting_runs, runs_of_nodes
 
 DIMS = 3
-LONG = vector_runs.LEAST_BYTES
+LONG = vector_runs.MIN_BYTES
 
 
 def run(length: int, offset: int = 0) -> StoredRun:
@@ -64,9 +64,9 @@ def test_runs_of_nodes_are_their_vectors(data: st.DataObject, half: bool) -> Non
         place = ObjectRange(f"{number}", 3, piece.nbytes)
         runs.append(StoredRun(place, len(piece), hashlib.sha256(piece.tobytes()).digest()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vector_runs, "LEAST_BYTES", 1)
+        patch.setattr(vector_runs, "MIN_BYTES", 1)
         parts = runs_of_nodes(runs, nodes, vectors)
-        patch.setattr(vector_runs, "LEAST_BYTES", len(nodes) * runs[0].row_bytes + 1)
+        patch.setattr(vector_runs, "MIN_BYTES", len(nodes) * runs[0].row_bytes + 1)
         assert runs_of_nodes(runs, nodes, vectors) is None, "they are not worth a run"
     if not len(nodes):
         assert parts is None
@@ -81,7 +81,7 @@ def test_runs_of_nodes_are_their_vectors(data: st.DataObject, half: bool) -> Non
 
 
 def test_nodes_in_more_pieces_than_a_shard_may_have_runs_are_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vector_runs, "LEAST_BYTES", 1)
+    monkeypatch.setattr(vector_runs, "MIN_BYTES", 1)
     vectors = np.zeros((2 * vector_runs.MAX_RUNS + 2, DIMS), np.float32)
     runs = [StoredRun(ObjectRange("p", 0, vectors.nbytes), len(vectors), bytes(32))]
     nodes = 2 * np.arange(vector_runs.MAX_RUNS + 1)

@@ -185,7 +185,7 @@ def test_within_the_budget_the_files_that_take_longest_to_read_are_kept(monkeypa
     equal = [live("y", 5), live("x", 5)]
     assert within_budget(equal, {"x": 9, "y": 9}, {"x": 1, "y": 1}, 10) == (equal[1],), "by their paths"
     assert image_bytes([sketch(1, 2), sketch()]) == 24 + 16 + 24
-    monkeypatch.setattr(file_sketches, "MOST_DIRECTORY_BYTES", 10)
+    monkeypatch.setattr(file_sketches, "MAX_DIRECTORY_BYTES", 10)
     kept = within_budget(files, sizes, entries, 1_000)
     assert [f.path for f in kept] == ["b", "c"], "the directory is full, whatever the budget is"
 

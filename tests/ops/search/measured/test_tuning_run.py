@@ -505,5 +505,5 @@ def test_ties_that_are_too_many_to_list_are_reported(own_table: Table, monkeypat
     index_head(table, definition)
     tuning = partial(tune, table.refresh(), MEASURED[:60], definition, targets=[0.9], storage=STORAGE, dry_run=True)
     assert not tuning().warnings
-    monkeypatch.setattr(recall_trial, "_MOST_PAIRS", 1_000)
+    monkeypatch.setattr(recall_trial, "_MAX_PAIRS", 1_000)
     assert "60 queries have too many rows as near as the 10-th to list them all" in tuning().warnings[0]
