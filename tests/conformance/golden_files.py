@@ -1,8 +1,8 @@
 """Makes the golden files: `python -m tests.conformance.golden_files` writes `tests/conformance/golden/0.1.0`.
 
-One file per type of blob, one small table with an index and sketches, and the answers that reading them gives. Ids,
-names and times follow from the code alone, so a second run writes the same bytes. The table's location is
-`file:///golden/t`, wherever its files lie.
+One file per type of blob, small tables with an index and sketches, and the answers that reading them gives. Ids, names
+and times follow from the code alone, so a second run writes the same bytes. A table's location is `file:///golden/` and
+its name, wherever its files lie.
 """
 
 import dataclasses
@@ -36,6 +36,7 @@ from pyiceberg.table import update as pyiceberg_update
 import icepuffin
 from icepuffin.ops.binding import commit, derived_snapshots
 from icepuffin.ops.binding.measurements import Measurement
+from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.rows import parquet
 from icepuffin.ops.storage import local_storage
 from icepuffin.ops.theta.file_sketches import SKETCH_DIRECTORY
@@ -57,7 +58,9 @@ from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.puffin import samples
 
 GOLDEN = Path(__file__).parent / "golden" / "0.1.0"
-LOCATION = "file:///golden/t"
+LOCATION = "file:///golden"
+TABLES = {"t": ("2", 64 << 20), "packs": ("2", 2_000), "v1": ("1", 64 << 20)}
+"""Format version of each table, and the bytes from which its shards go to packs"""
 INDEX = icepuffin.IndexDefinition(
     name="e",
     column="embedding",
@@ -128,12 +131,12 @@ def plain(value: Any) -> Any:
 
 @contextmanager
 def lying_in(folder: Path) -> Iterator[None]:
-    """While it is entered, files of the golden location are those of a folder."""
+    """While it is entered, files of golden locations are those of a folder."""
     to_path, parse = local_storage.to_path, PyArrowFileIO.parse_location
     golden = LOCATION.removeprefix("file://")
 
     def moved(path: str) -> str:
-        return path.replace(golden, str(folder), 1) if path.startswith((golden + "/", golden)) else path
+        return path.replace(golden, str(folder), 1) if path.startswith(f"{golden}/") else path
 
     def moved_path(location: str) -> Path:
         return Path(moved(str(to_path(location))))
@@ -185,17 +188,21 @@ def catalog_in(folder: Path) -> Catalog:
     return catalog
 
 
-def make_table(catalog: Catalog) -> Table:
+def make_table(catalog: Catalog, name: str) -> Table:
     """Three commits, the last of which deletes rows, and a version after each."""
-    table = catalog.create_table("db.t", ROWS, location=LOCATION, properties={"format-version": "2"})
-    for change in (
-        lambda: table.append(make_rows(0, 120)),
-        lambda: table.append(make_rows(120, 150)),
-        lambda: table.delete("id >= 140"),
-    ):
-        change()
-        icepuffin.refresh(table, INDEX, sketches=True, storage=STORAGE, threads=1)
-        table.refresh()
+    format_version, pack_bytes = TABLES[name]
+    properties = {"format-version": format_version}
+    table = catalog.create_table(f"db.{name}", ROWS, location=f"{LOCATION}/{name}", properties=properties)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_packs, "PACK_BYTES", pack_bytes)
+        for change in (
+            lambda: table.append(make_rows(0, 120)),
+            lambda: table.append(make_rows(120, 150)),
+            lambda: table.delete("id >= 140"),
+        ):
+            change()
+            icepuffin.refresh(table, INDEX, sketches=True, storage=STORAGE, threads=1)
+            table.refresh()
     return table
 
 
@@ -229,19 +236,19 @@ def make(target: Path) -> None:
     """Write all golden files into a folder, in place of what it has."""
     shutil.rmtree(target, ignore_errors=True)
     (target / "blobs").mkdir(parents=True)
-    answers: dict[str, Any] = {"blobs": {}}
+    answers: dict[str, Any] = {"blobs": {}, "tables": {}}
     for name, (encode, decode) in BLOBS.items():
         data = bytes(encode())
         (target / "blobs" / f"{name}.bin").write_bytes(data)
         answers["blobs"][name] = plain(decode(data))
-    folder = target / "t"
-    with tempfile.TemporaryDirectory() as scratch, lying_in(folder), repeatable():
-        table = make_table(catalog_in(Path(scratch)))
-        answers["table"] = answers_of(table)
-    for path in set((folder / "metadata").glob("*.metadata.json")) - {metadata_file(folder)}:
-        path.unlink()
-    if SKETCH_DIRECTORY not in blob_types(folder):
-        raise RuntimeError("the table has no kept sketches")
+    for name in TABLES:
+        folder = target / name
+        with tempfile.TemporaryDirectory() as scratch, lying_in(target), repeatable():
+            answers["tables"][name] = answers_of(make_table(catalog_in(Path(scratch)), name))
+        for path in set((folder / "metadata").glob("*.metadata.json")) - {metadata_file(folder)}:
+            path.unlink()
+        if SKETCH_DIRECTORY not in blob_types(folder):
+            raise RuntimeError(f"the table {name} has no kept sketches")
     text = json.dumps(answers, indent=1, ensure_ascii=False)
     (target / "answers.json").write_text(f"{text}\n", encoding="utf-8")
 

@@ -17,6 +17,7 @@ from tests.conformance.golden_files import (
     BLOBS,
     GOLDEN,
     LOCATION,
+    TABLES,
     answers_of,
     blob_types,
     catalog_in,
@@ -36,22 +37,26 @@ def test_a_golden_blob_is_read_as_it_was(name: str) -> None:
     assert read == ANSWERS["blobs"][name]
 
 
-def test_the_golden_table_answers_as_it_did(tmp_path: Path) -> None:
-    with lying_in(GOLDEN / "t"):
-        newest = metadata_file(GOLDEN / "t").name
-        table = catalog_in(tmp_path).register_table("db.t", f"{LOCATION}/metadata/{newest}")
-        assert table.location() == LOCATION
-        assert answers_of(table) == ANSWERS["table"]
+@pytest.mark.parametrize("name", TABLES)
+def test_a_golden_table_answers_as_it_did(name: str, tmp_path: Path) -> None:
+    with lying_in(GOLDEN):
+        newest = metadata_file(GOLDEN / name).name
+        table = catalog_in(tmp_path).register_table(f"db.{name}", f"{LOCATION}/{name}/metadata/{newest}")
+        assert (table.location(), str(table.format_version)) == (f"{LOCATION}/{name}", TABLES[name][0])
+        assert answers_of(table) == ANSWERS["tables"][name]
         versions = index_versions(table, "e")
-        assert len(versions) == len(ANSWERS["table"]) == 3
+        assert len(versions) == len(ANSWERS["tables"][name]) == 3
         assert not any(check_integrity(RunContext(table, STORAGE), version).faults for version in versions)
+        assert all(bool(version.packs) == (name == "packs") for version in versions)
 
 
-def test_a_golden_table_is_refreshed_from_what_it_has(tmp_path: Path) -> None:
-    folder = tmp_path / "t"
-    shutil.copytree(GOLDEN / "t", folder)
-    with lying_in(folder):
-        table = catalog_in(tmp_path).register_table("db.t", f"{LOCATION}/metadata/{metadata_file(folder).name}")
+@pytest.mark.parametrize("name", TABLES)
+def test_a_golden_table_is_refreshed_from_what_it_has(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    shutil.copytree(GOLDEN / name, folder)
+    with lying_in(tmp_path):
+        metadata = f"{LOCATION}/{name}/metadata/{metadata_file(folder).name}"
+        table = catalog_in(tmp_path).register_table(f"db.{name}", metadata)
         table.delete("id = 125")
         report = icepuffin.refresh(table, "e", sketches=True, storage=STORAGE, threads=1)
         assert report.sketches is not None
@@ -61,9 +66,18 @@ def test_a_golden_table_is_refreshed_from_what_it_has(tmp_path: Path) -> None:
         assert not check_integrity(RunContext(table.refresh(), STORAGE), index_versions(table, "e")[-1]).faults
 
 
+def test_a_version_of_the_golden_packs_shares_those_of_the_one_before(tmp_path: Path) -> None:
+    with lying_in(GOLDEN):
+        metadata = f"{LOCATION}/packs/metadata/{metadata_file(GOLDEN / 'packs').name}"
+        versions = index_versions(catalog_in(tmp_path).register_table("db.packs", metadata), "e")
+    paths = [{pack.path for pack in version.packs} for version in versions]
+    assert paths[0] & paths[1]
+    assert paths[1] & paths[2]
+
+
 def test_the_golden_files_are_small_and_have_each_type_of_blob() -> None:
     sizes = [path.stat().st_size for path in GOLDEN.rglob("*") if path.is_file()]
-    assert sum(sizes) <= 300_000
+    assert sum(sizes) <= 600_000
     of_table = blob_types(GOLDEN / "t")
     of_deletes, of_moved_rows, of_lists = BlobType.DELETION_VECTOR, BlobType.ADDRESSES, BlobType.TOKENS
     assert {*BlobType} - of_table == {of_deletes, of_moved_rows, of_lists}
