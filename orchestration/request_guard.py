@@ -8,6 +8,7 @@ import re
 import runpy
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
@@ -101,6 +102,7 @@ def _develop() -> None:
     """`dagster dev`, which starts this program where it would start its webserver."""
     program = str(Path(sys.executable).with_name("dagster"))
     sys.argv = [program, "dev", *sys.argv[1:]]
+    warnings.filterwarnings("ignore", "Function `dev_command` is superseded")  # `dg dev` wants a project
     cast("Any", subprocess).Popen = _GuardedPopen
     runpy.run_path(program, run_name="__main__")
 

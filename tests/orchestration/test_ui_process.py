@@ -68,6 +68,7 @@ def test_a_script_ends_the_ui_that_it_started_in_the_background(
             assert wait_until(is_ready), (tmp_path / "ui.log").read_text()
             if serves:
                 assert [status(port, site) for site in ("cross-site", "same-origin", "")] == [403, 200, 200]
+                assert "Warning: " not in (tmp_path / "ui.log").read_text()
             os.kill(pid, number)
             assert wait_until(lambda: not session_of(shell.pid)), (tmp_path / "ui.log").read_text()
         finally:
