@@ -14,6 +14,7 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,16 @@ with atheris.instrument_imports(
     from icepuffin.puffin import BytesSource, PuffinReader
     from icepuffin.puffin.blobs import (
         addresses_blob,
+        attributes_blob,
         centroid_blob,
         deletion_vector_blob,
         included_columns_blob,
         routing_blob,
         shard_blob,
+        sketch_directory_blob,
         theta_blob,
     )
+    from icepuffin.puffin.blobs.cells_blob import CellDirectory, directory_bytes
     from icepuffin.puffin.blobs.shard_header import MAX_SECTIONS, start_of_sections
     from icepuffin.puffin.errors import PuffinError
     from icepuffin.puffin.footer import decode_footer
@@ -47,6 +51,11 @@ _PER_BYTE = 8
 _ROUTING_CHECKSUM = 36
 _ADDRESSES_CHECKSUM = 12
 _INCLUDED_CHECKSUM = 16
+_TABLE_CHECKSUM = 20
+_DIRECTORY_CHECKSUM = 16
+_BODY = struct.Struct("<HIB")
+"""Rows of a file, bytes of a body before compression, and whether it is compressed: before a body of attributes"""
+_CELLS = samples.shard_of_cells(20).cells
 _VECTOR_FORMAT = 44
 _NODES = 20
 """Nodes of the shards, and of the one that addresses are for"""
@@ -64,12 +73,17 @@ def _footer(data: bytes) -> Any:
     return decode_footer(data, blob_area_end=104)
 
 
-def _routing(data: bytes) -> Any:
+def _sealed(data: bytes, at: int, end: int | None = None) -> bytes:
+    """The data with the CRC-32 of itself, up to `end`, at a position."""
     changed = bytearray(data)
-    if len(changed) >= _ROUTING_CHECKSUM + 4:
-        struct.pack_into("<I", changed, _ROUTING_CHECKSUM, 0)
-        struct.pack_into("<I", changed, _ROUTING_CHECKSUM, zlib.crc32(changed))
-    return routing_blob.decode(bytes(changed))
+    if len(changed) >= at + 4:
+        struct.pack_into("<I", changed, at, 0)
+        struct.pack_into("<I", changed, at, zlib.crc32(changed[:end]))
+    return bytes(changed)
+
+
+def _routing(data: bytes) -> Any:
+    return routing_blob.decode(_sealed(data, _ROUTING_CHECKSUM))
 
 
 def _shard(data: bytes) -> Any:
@@ -81,19 +95,49 @@ def _shard(data: bytes) -> Any:
 
 
 def _addresses(data: bytes) -> Any:
-    changed = bytearray(data)
-    if len(changed) >= _ADDRESSES_CHECKSUM + 4:
-        struct.pack_into("<I", changed, _ADDRESSES_CHECKSUM, 0)
-        struct.pack_into("<I", changed, _ADDRESSES_CHECKSUM, zlib.crc32(changed))
-    return addresses_blob.decode(bytes(changed), _NODES)
+    return addresses_blob.decode(_sealed(data, _ADDRESSES_CHECKSUM), _NODES)
 
 
 def _included(data: bytes) -> Any:
-    changed = bytearray(data)
-    if len(changed) >= _INCLUDED_CHECKSUM + 4:
-        struct.pack_into("<I", changed, _INCLUDED_CHECKSUM, 0)
-        struct.pack_into("<I", changed, _INCLUDED_CHECKSUM, zlib.crc32(changed))
-    return included_columns_blob.decode(bytes(changed))
+    return included_columns_blob.decode(_sealed(data, _INCLUDED_CHECKSUM))
+
+
+def _attributes(data: bytes) -> Any:
+    length = int.from_bytes(data[_TABLE_CHECKSUM - 4 : _TABLE_CHECKSUM], "little")
+    return attributes_blob.decode(_sealed(data, _TABLE_CHECKSUM, _TABLE_CHECKSUM + 4 + length))
+
+
+def _attribute_body(data: bytes) -> attributes_blob.AttributeEntry:
+    rows, raw_length, packed = _BODY.unpack_from(data.ljust(_BODY.size, b"\0"))
+    body, is_packed = data[_BODY.size :], bool(packed & 1)
+    return attributes_blob.AttributeEntry(
+        0, rows, "string", "{}", "", body, raw_length if is_packed else len(body), is_packed
+    )
+
+
+def _values(data: bytes) -> Any:
+    return attributes_blob.values_of(_attribute_body(data))
+
+
+def _lists(data: bytes) -> Any:
+    return attributes_blob.lists_of(_attribute_body(data))
+
+
+def _directory(data: bytes) -> Any:
+    return sketch_directory_blob.decode(_sealed(data, _DIRECTORY_CHECKSUM))
+
+
+def _cells(data: bytes) -> Any:
+    """A directory as long as the sample's, and its cells."""
+    assert _CELLS is not None
+    end = directory_bytes(len(_CELLS.directory.counts), _CELLS.directory.dims)
+    directory = CellDirectory.parse(data[:end], _CELLS.directory.dims, _NODES, len(data) - end)
+    out = []
+    for number, (start, stop) in enumerate(pairwise(directory.offsets.tolist())):
+        piece = data[end + start : end + stop]
+        directory.checksums[number] = zlib.crc32(piece)
+        out.append(directory.cell(number, piece))
+    return out
 
 
 PARSERS: tuple[Callable[[bytes], Any], ...] = (
@@ -103,6 +147,11 @@ PARSERS: tuple[Callable[[bytes], Any], ...] = (
     _routing,
     _addresses,
     _included,
+    _attributes,
+    _values,
+    _lists,
+    _directory,
+    _cells,
     centroid_blob.decode,
     theta_blob.decode,
     deletion_vector_blob.decode,
@@ -126,9 +175,17 @@ def _peak_bytes() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
+def _body_input(entry: attributes_blob.AttributeEntry) -> bytes:
+    return _BODY.pack(entry.rows, entry.raw_length, entry.packed) + bytes(entry.stored)
+
+
 def _sound_inputs() -> list[bytes]:
     sketch = theta_blob.ThetaSketch(1 << 60, np.arange(1, 40, dtype=np.uint64))
     rows = np.concatenate([np.arange(100), [2**33, 2**40]])
+    layout = sketch_directory_blob.layout_of([(0, 32), (1, 24)])
+    file = sketch_directory_blob.DirectoryEntry("data/a.parquet", "ab" * 32, 7, 40, 56, layout)
+    directory = sketch_directory_blob.SketchDirectory(((1, "long"), (3, "string")), (file,))
+    assert _CELLS is not None
     inputs = [
         (_file, written(b"plain", b"lz4 " * 30, b"zstd" * 30)),
         (_footer, blob_json()),
@@ -139,6 +196,12 @@ def _sound_inputs() -> list[bytes]:
         (_routing, routing_blob.encode(samples.moved_routing())),
         (_addresses, addresses_blob.encode(np.arange(_NODES, dtype=np.uint32) // 7, np.arange(_NODES)[::-1] * 300)),
         (_included, included_columns_blob.encode(samples.included())),
+        (_attributes, attributes_blob.encode(samples.attributes())),
+        (_attributes, attributes_blob.encode(samples.lists())),
+        *((_values, _body_input(entry)) for entry in samples.attributes().entries),
+        *((_lists, _body_input(entry)) for entry in samples.lists().entries),
+        (_directory, sketch_directory_blob.encode(directory)),
+        (_cells, _CELLS.directory.to_bytes() + bytes(_CELLS.cells)),
         (centroid_blob.decode, centroid_blob.encode(samples.centroid())),
         (theta_blob.decode, theta_blob.encode(sketch)),
         (deletion_vector_blob.decode, deletion_vector_blob.encode(rows)),
