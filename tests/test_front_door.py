@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +23,7 @@ import icepuffin
 from icepuffin.ops.index.definitions.index_definition import INDEX_PARAMETERS
 from tests.conftest import STORAGE, make_rows, queries
 from tests.extras import EXTRAS, without_extras
+from tests.patience import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -334,12 +334,7 @@ def test_a_follower_moves_by_itself(table: Table) -> None:
         table.append(make_rows(300, 310))
         newest = table.refresh().current_snapshot()
         assert newest is not None
-        done = threading.Event()
-        for _ in range(600):
-            if following.reader.snapshot_id == newest.snapshot_id:
-                break
-            done.wait(0.05)
-        assert following.reader.snapshot_id == newest.snapshot_id
+        until(lambda: following.reader.snapshot_id == newest.snapshot_id)
     assert not following._thread.is_alive()
 
 

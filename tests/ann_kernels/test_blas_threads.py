@@ -10,6 +10,7 @@ import pytest
 from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
 
 from icepuffin.ann_kernels.blas_threads import _OneThread, one_blas_thread
+from tests.patience import PATIENCE
 
 
 def blas_threads() -> list[int]:
@@ -48,14 +49,14 @@ def test_any_thread_sets_the_limit_and_any_other_lifts_it() -> None:
 
     def first() -> None:
         with one_blas_thread:
-            entered.wait(60)
+            entered.wait(PATIENCE)
         first_left.set()
-        again.wait(60)  # still alive, as a thread of a pool is
+        again.wait(PATIENCE)  # still alive, as a thread of a pool is
 
     def last() -> list[int]:
         with one_blas_thread:
-            entered.wait(60)
-            assert first_left.wait(60)
+            entered.wait(PATIENCE)
+            assert first_left.wait(PATIENCE)
             assert {*blas_threads()} == {1}
         after = blas_threads()
         with one_blas_thread:
@@ -92,7 +93,7 @@ def test_a_forked_child_can_hold_blas_and_gives_it_its_threads_back(is_locked: b
         one_blas_thread._lock.acquire()
     child = os.fork()
     if not child:
-        signal.alarm(20)
+        signal.alarm(PATIENCE)
         with one_blas_thread:
             is_one = {*blas_threads()} == {1}
         os._exit(0 if is_one and blas_threads() == before else 1)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from icepuffin.ann_kernels.cached_property import cached_property
+from tests.patience import PATIENCE
 
 
 class Slow:
@@ -23,7 +24,7 @@ class Slow:
     def value(self) -> int:
         self.count += 1
         self.started.set()
-        assert self.finish.wait(60)
+        assert self.finish.wait(PATIENCE)
         return self.count
 
 
@@ -40,7 +41,7 @@ def test_threads_that_come_at_once_work_it_out_once() -> None:
     slow = Slow()
     with ThreadPoolExecutor(4) as pool:
         values = [pool.submit(getattr, slow, "value") for _ in range(4)]
-        assert slow.started.wait(60)
+        assert slow.started.wait(PATIENCE)
         slow.finish.set()
         assert [value.result() for value in values] == [1] * 4
     assert slow.count == 1
@@ -51,9 +52,9 @@ def test_objects_of_a_class_do_not_wait_for_each_other() -> None:
     slow, other = Slow(), Slow()
     with ThreadPoolExecutor(2) as pool:
         value = pool.submit(getattr, slow, "value")
-        assert slow.started.wait(60)
+        assert slow.started.wait(PATIENCE)
         other.finish.set()
-        assert pool.submit(getattr, other, "value").result(60) == 1
+        assert pool.submit(getattr, other, "value").result(PATIENCE) == 1
         slow.finish.set()
         assert value.result() == 1
 
@@ -63,10 +64,10 @@ def test_a_process_that_is_forked_meanwhile_works_it_out_itself(*, of_other: boo
     slow, other = Slow(), Slow()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(getattr, slow, "value")
-        assert slow.started.wait(60)
+        assert slow.started.wait(PATIENCE)
         child = get_context("fork").Process(target=_read, args=(other if of_other else slow,))
         child.start()
-        child.join(30)
+        child.join(PATIENCE)
         hangs = child.is_alive()
         child.kill()
         child.join()

@@ -44,6 +44,7 @@ from icepuffin.ops.theta.theta_report import ThetaEstimate, ThetaOutcome
 from icepuffin.orchestration.cli import group, main, metrics, ui
 from icepuffin.orchestration.cli.metrics import server
 from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows, without_captured_output
+from tests.patience import PATIENCE
 
 Run = Callable[..., str]
 
@@ -340,7 +341,7 @@ def test_health_waits_for_no_scrape_and_for_no_silent_client() -> None:
 
     def slowly() -> str:
         at_work.set()
-        finish.wait(60)
+        assert finish.wait(PATIENCE)
         return "n 1\n"
 
     with server(("127.0.0.1", 0), slowly) as scraped, ThreadPoolExecutor(2) as threads:
@@ -349,8 +350,8 @@ def test_health_waits_for_no_scrape_and_for_no_silent_client() -> None:
         try:
             with socket.create_connection(("127.0.0.1", scraped.server_port)):
                 scrape = threads.submit(lambda: urlopen(f"{address}/metrics").read())
-                assert at_work.wait(60)
-                assert urlopen(f"{address}/health", timeout=30).read() == b"ok\n"
+                assert at_work.wait(PATIENCE)
+                assert urlopen(f"{address}/health", timeout=PATIENCE).read() == b"ok\n"
                 finish.set()
                 assert scrape.result() == b"n 1\n"
         finally:
@@ -365,7 +366,7 @@ def test_a_client_that_sends_nothing_is_left_after_a_while(monkeypatch: pytest.M
     with server(("127.0.0.1", 0), str) as scraped, ThreadPoolExecutor(1) as threads:
         serving = threads.submit(scraped.serve_forever)
         try:
-            with socket.create_connection(("127.0.0.1", scraped.server_port), timeout=30) as silent:
+            with socket.create_connection(("127.0.0.1", scraped.server_port), timeout=PATIENCE) as silent:
                 assert silent.recv(1) == b""
         finally:
             scraped.shutdown()

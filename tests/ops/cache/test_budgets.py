@@ -15,6 +15,7 @@ from icepuffin.puffin.blobs.shard_blob import Shard
 from icepuffin.puffin.blobs.shard_header import ShardHeader
 from tests.ops.cache.stored import STORAGE, coded, lean, random_shard, stored
 from tests.ops.cache.test_fetching import header_of
+from tests.patience import PATIENCE
 
 _AT_ONCE = 256 * MIB
 """Memory that decoders take together, as docs/operations.md has it"""
@@ -86,8 +87,8 @@ def test_decoders_wait_for_each_other_where_they_take_more_than_the_budget(
     with ExitStack() as work:
         work.enter_context(scratch.reserve(first * MIB))
         thread.start()
-        assert entered.wait(0.2 if waits else 60) is not waits
-    assert entered.wait(60)
+        assert entered.wait(0.2 if waits else PATIENCE) is not waits
+    assert entered.wait(PATIENCE)
     thread.join()
 
 

@@ -22,6 +22,7 @@ from icepuffin.ops.cache.shard_cache import _Reservations
 from icepuffin.ops.process.private_map import PrivateMap
 from tests.ops.cache.stored import STORAGE, BusyDisk, answers, lean, random_shard, ready, stored
 from tests.ops.cache.test_moved_rows import moved
+from tests.patience import PATIENCE, until
 
 SHARD = random_shard(rows=1_100)
 """Large enough for codes"""
@@ -45,7 +46,7 @@ def codes_may_come(monkeypatch: pytest.MonkeyPatch, codes_begun: threading.Event
 
     def with_codes(self: FetchedShard, *args: object) -> object:
         codes_begun.set()
-        assert event.wait(600)
+        assert event.wait(PATIENCE)
         return real(self, *args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(FetchedShard, "with_codes", with_codes)
@@ -84,7 +85,7 @@ def test_a_shard_is_searched_before_it_has_codes_and_gets_them(
     np.testing.assert_array_equal(nodes, answers(expected)[0])
     np.testing.assert_array_equal(distances, answers(expected)[1])
     codes_may_come.set()
-    assert waiting(early).ended.wait(60)
+    assert waiting(early).ended.wait(PATIENCE)
     complete = early.completed()
     assert same(complete, expected)
     assert complete.searcher.codes is not None
@@ -105,7 +106,7 @@ def test_other_callers_wait_for_the_codes_of_an_early_shard(
     other.join(0.2)
     assert other.is_alive()
     codes_may_come.set()
-    other.join(60)
+    other.join(PATIENCE)
     assert same(results[0], ready(SHARD))
     assert results[0].completion is None
 
@@ -145,8 +146,8 @@ def test_nobody_waits_for_the_codes_of_a_shard_whose_caller_was_interrupted(tmp_
     cache._unfinished = permits
     assert files_in(tmp_path) == []
     with ThreadPoolExecutor(1) as pool:
-        result = pool.submit(cache.shard, key, STORAGE).result(60)
-        pool.submit(cache.flush).result(60)
+        result = pool.submit(cache.shard, key, STORAGE).result(PATIENCE)
+        pool.submit(cache.flush).result(PATIENCE)
     np.testing.assert_array_equal(answers(result)[0], answers(ready(SHARD))[0])
     assert same(cache_in(tmp_path).shard(key, STORAGE), ready(SHARD))
 
@@ -158,7 +159,7 @@ def fetch_early(folder: Path, key: ShardKey) -> None:
 def test_a_process_that_ends_makes_the_codes_of_its_early_shards(tmp_path: Path, key: ShardKey) -> None:
     process = multiprocessing.get_context("spawn").Process(target=fetch_early, args=(tmp_path, key))
     process.start()
-    process.join(60)
+    process.join(PATIENCE)
     assert process.exitcode == 0
     found = cache_in(tmp_path).find(key, STORAGE)
     assert found is not None
@@ -180,14 +181,6 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return seconds
 
 
-def until(happened: Callable[[], bool]) -> None:
-    """A busy machine is no failure: the limit is for what never happens."""
-    deadline = time.monotonic() + 600
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def slow_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[ShardCache], threading.Event]]:
     """Has a cache fetch a shard until the event is set."""
@@ -199,20 +192,20 @@ def slow_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
     def fetch(key: ShardKey, *args: object) -> object:
         if key is other:
             begun.set()
-            assert may_end.wait(600)
+            assert may_end.wait(PATIENCE)
         return real(key, *args)  # type: ignore[arg-type]
 
     def begin(cache: ShardCache) -> threading.Event:
         monkeypatch.setattr(shards, "_fetch", fetch)
         threads.append(threading.Thread(target=cache.shard, args=(other, STORAGE), kwargs={"early": True}))
         threads[0].start()
-        assert begun.wait(60)
+        assert begun.wait(PATIENCE)
         return may_end
 
     yield begin
     may_end.set()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
 
 
 def test_codes_are_made_when_no_shard_is_fetched(
@@ -228,7 +221,7 @@ def test_codes_are_made_when_no_shard_is_fetched(
     monkeypatch.setattr(shards, "_LONGEST_PAUSE", 600.0)
     cache, another = cache_in(tmp_path), stored(tmp_path, random_shard(2, rows=1_100), "another")
     both = [cache.shard(each, STORAGE, early=True) for each in (key, another)]  # of one, codes may be made at once
-    assert codes_begun.wait(600)  # of one: it waits for no fetch any more
+    assert codes_begun.wait(PATIENCE)  # of one: it waits for no fetch any more
     may_end = slow_fetch(cache)
     codes_may_come.set()
     until(lambda: pauses[1:] == [600.0] or all(waiting(shard).ended.is_set() for shard in both))
@@ -237,7 +230,7 @@ def test_codes_are_made_when_no_shard_is_fetched(
     assert sum(waiting(shard).ended.is_set() for shard in both) == 1, "the fetch had not begun"
     assert pauses[1:] == [600.0], "the other waits for the fetch"
     may_end.set()
-    assert all(waiting(shard).ended.wait(60) for shard in both)
+    assert all(waiting(shard).ended.wait(PATIENCE) for shard in both)
 
 
 def test_codes_do_not_wait_for_ever_for_a_store_that_hangs(
@@ -252,7 +245,7 @@ def test_codes_do_not_wait_for_ever_for_a_store_that_hangs(
     cache = cache_in(tmp_path)
     may_end = slow_fetch(cache)
     early = cache.shard(key, STORAGE, early=True)
-    assert waiting(early).ended.wait(600)
+    assert waiting(early).ended.wait(PATIENCE)
     assert not may_end.is_set()
     assert len(pauses) == 1
     assert pauses[0] >= 0.29, "they waited for the fetch before"

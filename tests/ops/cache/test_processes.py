@@ -14,6 +14,7 @@ from icepuffin.ops.cache import CacheSettings, ShardCache, ShardKey
 from icepuffin.ops.cache import shard_cache as shards
 from icepuffin.ops.cache.disk import DiskCache
 from tests.ops.cache.stored import ROWS, STORAGE, kept_by, random_shard, stored
+from tests.patience import PATIENCE, until
 
 SPAWN = multiprocessing.get_context("spawn")
 SHARDS = 6
@@ -42,7 +43,7 @@ def fetch_once(folder: Path, key: ShardKey, log: Path, start: Barrier) -> None:
         return real(*args)  # type: ignore[arg-type]
 
     shards._fetch = logged  # type: ignore[assignment]
-    start.wait(60)
+    start.wait(PATIENCE)
     ShardCache(CacheSettings(folder, 1 << 30, 0)).shard(key, STORAGE)
 
 
@@ -53,7 +54,7 @@ def hold_unfinished(folder: Path, budget: int, size: int, is_ready: Path) -> Non
     claimed = cache._claim(folder / "owner" / ".unfinished.draft", size)
     assert claimed is not None
     is_ready.touch()
-    time.sleep(60)
+    time.sleep(PATIENCE)
 
 
 def take_lock(folder: Path, name: str) -> None:
@@ -78,7 +79,7 @@ def test_processes_that_crowd_each_other_out_read_what_was_stored(tmp_path: Path
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(PATIENCE)
     assert [worker.exitcode for worker in workers] == [0] * len(workers)
     assert not list(folder.glob("*/*.draft"))
 
@@ -88,7 +89,7 @@ def test_a_process_that_ends_has_written_what_it_fetched(tmp_path: Path, keys: l
     alone = SPAWN.Barrier(1)
     worker = SPAWN.Process(target=fetch_once, args=(folder, keys[0], tmp_path / "log", alone))
     worker.start()
-    worker.join(60)
+    worker.join(PATIENCE)
     assert worker.exitcode == 0
     assert len(list(folder.glob("*/*.shard"))) == 1
 
@@ -99,12 +100,10 @@ def test_processes_that_are_killed_leave_nothing_wrong_behind(tmp_path: Path, ke
     for seed in range(2):
         worker = SPAWN.Process(target=fetch_at_random, args=(folder, budget, keys, seed, 10_000))
         worker.start()
-        until = time.monotonic() + 60
-        while not list(folder.glob("*/*.shard")) and time.monotonic() < until:
-            time.sleep(0.01)
+        until(lambda: any(folder.glob("*/*.shard")))
         time.sleep(0.05 + 0.037 * seed)
         os.kill(worker.pid or 0, signal.SIGKILL)
-        worker.join(10)
+        worker.join(PATIENCE)
     fetch_at_random(folder, budget, keys, 9, 30)
     assert not list(folder.glob("*/*.draft"))
 
@@ -116,7 +115,7 @@ def test_one_of_many_that_miss_the_same_shard_fetches_it(tmp_path: Path, keys: l
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(PATIENCE)
     assert [worker.exitcode for worker in workers] == [0] * len(workers)
     assert log.read_text().splitlines() == ["fetched"]
 
@@ -129,12 +128,12 @@ def test_a_child_that_is_forked_meanwhile_keeps_no_lock(tmp_path: Path, keys: li
     with disk.fetching("owner", keys[0].name):
         child = os.fork()
         if not child:
-            time.sleep(60)
+            time.sleep(PATIENCE)
             os._exit(0)
     try:
         others = SPAWN.Process(target=take_lock, args=(folder, keys[0].name))
         others.start()
-        others.join(60)
+        others.join(PATIENCE)
         assert others.exitcode == 0
     finally:
         os.kill(child, signal.SIGKILL)
@@ -147,12 +146,10 @@ def test_room_that_a_dead_writer_claimed_is_free_again(tmp_path: Path, keys: lis
     ShardCache(CacheSettings(folder, size, 0))
     writer = SPAWN.Process(target=hold_unfinished, args=(folder, size, size, tmp_path / "ready"))
     writer.start()
-    until = time.monotonic() + 60
-    while not (tmp_path / "ready").exists() and time.monotonic() < until:
-        time.sleep(0.01)
+    until((tmp_path / "ready").exists)
     kept_by(ShardCache(CacheSettings(folder, size, 0)), keys[0])
     assert not list(folder.glob("*/*.shard"))  # the room is somebody's
     os.kill(writer.pid or 0, signal.SIGKILL)
-    writer.join(10)
+    writer.join(PATIENCE)
     kept_by(ShardCache(CacheSettings(folder, size, 0)), keys[0])
     assert len(list(folder.glob("*/*.shard"))) == 1

@@ -13,6 +13,7 @@ from icepuffin.ops.storage import StorageError
 from icepuffin.ops.storage.local_storage import LocalStorage
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import index_head
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -32,12 +33,12 @@ def test_the_size_and_the_ends_of_a_file_are_read_in_one_round(table: Table, mon
         if not started.is_set():
             assert (min(ranges)[0], max(map(sum, ranges))) == (0, version.file_size)
             started.set()
-            rounds.append(sized.wait(60))
+            rounds.append(sized.wait(PATIENCE))
         return read(self, path, ranges)
 
     def size_of(self: LocalStorage, path: str) -> int:
         sized.set()
-        rounds.append(started.wait(60))
+        rounds.append(started.wait(PATIENCE))
         return size(self, path)
 
     monkeypatch.setattr(LocalStorage, "read_ranges", read_ranges)

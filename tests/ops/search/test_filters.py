@@ -30,6 +30,7 @@ from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, ids_by_query, index_head
 from tests.ops.search.runners import LabelRecorder, SeveralAtOnce
+from tests.patience import PATIENCE
 
 TableFactory = Callable[..., Table]
 LEAN = IndexDefinition(
@@ -263,7 +264,7 @@ def test_a_condition_of_thousands_of_parts_is_evaluated() -> None:
 
     child = get_context("fork").Process(target=evaluate)
     child.start()
-    child.join(60)
+    child.join(PATIENCE)
     child.kill()
     assert child.exitcode == 0
 

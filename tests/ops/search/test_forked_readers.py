@@ -21,6 +21,7 @@ from icepuffin.ops.process.process_lock import ProcessLock
 from icepuffin.ops.search import IndexReader, open_exact, open_index
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
+from tests.patience import PATIENCE
 
 ATTRIBUTES = replace(DEFINITION, filters=("section", "id"), include=("name",), cells="sq8", shards=1)
 
@@ -37,7 +38,7 @@ def in_every_property(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def slowed(compute: Callable[[Any], Any]) -> Callable[[Any], Any]:
         started = threading.Event()
         waiting.append(started)
-        return lambda self: started.set() or finish.wait(120) if isinstance(self, Anything) else compute(self)
+        return lambda self: started.set() or finish.wait(PATIENCE) if isinstance(self, Anything) else compute(self)
 
     rooms = "cache", "filters", "process", "recall", "rows", "search", "shards"
     packages = ("icepuffin.ann_kernels", "icepuffin.puffin", *(f"icepuffin.ops.{room}" for room in rooms))
@@ -51,7 +52,7 @@ def in_every_property(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             monkeypatch.setattr(one, "func", slowed(one.func))
             pool.submit(one.__get__, Anything())
         try:
-            assert all(started.wait(60) for started in waiting)
+            assert all(started.wait(PATIENCE) for started in waiting)
             yield
         finally:
             finish.set()
@@ -63,7 +64,7 @@ def searches_in_a_fork(reader: IndexReader, lock: ProcessLock, **options: Any) -
     with lock:
         child = get_context("fork").Process(target=reader.search, args=(queries(2),), kwargs=arguments)
         child.start()
-        child.join(30)
+        child.join(PATIENCE)
         hangs = child.is_alive()
         child.kill()
     child.join()

@@ -8,6 +8,7 @@ from threading import Event
 import pytest
 
 from icepuffin.ops.sql.recent_values import RecentValues
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_one_thread_makes_a_value_for_all_and_those_of_other_values_do_not_wait(
 
     def make(key: int) -> int:
         counts[key] += 1
-        assert key == 0 or others_done.wait(60)
+        assert key == 0 or others_done.wait(PATIENCE)
         return key
 
     with ThreadPoolExecutor(8) as threads:

@@ -13,6 +13,7 @@ from icepuffin.ops.model import Grant, VendedGrants
 from icepuffin.ops.storage import credentials
 from icepuffin.ops.storage.credentials import AccessError, Lease, combined, ends_of, is_vended, lease_of, nearest
 from icepuffin.ops.storage.renewal import _refuses_keys
+from tests.patience import PATIENCE
 
 MINUTE = 60_000.0
 NOW = 1_700_000_000_000.0
@@ -180,20 +181,20 @@ def test_only_where_the_keys_have_expired_a_thread_waits_for_the_one_that_renews
 
     def renew() -> tuple[Grant, ...]:
         begun.set()
-        answered.wait(60)
+        assert answered.wait(PATIENCE)
         return (keys("new", 120),)
 
     own = lease((keys("old", 60),), renew)
     clock.pass_minutes(minutes)
     with ThreadPoolExecutor(2) as pool:
         renewing = pool.submit(own.grant, LAKE)
-        assert begun.wait(60)
+        assert begun.wait(PATIENCE)
         other = pool.submit(own.grant, LAKE)
-        is_done = bool(wait([other], 0.1 if waits else 20).done)
+        is_done = bool(wait([other], 0.1 if waits else PATIENCE).done)
         answered.set()
         assert is_done != waits
-        assert name_of(other.result(20)) == ("new" if waits else "old")
-        assert name_of(renewing.result(20)) == "new"
+        assert name_of(other.result(PATIENCE)) == ("new" if waits else "old")
+        assert name_of(renewing.result(PATIENCE)) == "new"
 
 
 def test_a_catalog_that_vends_nothing_any_more_is_refused(clock: Clock) -> None:

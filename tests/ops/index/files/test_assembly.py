@@ -18,6 +18,7 @@ from icepuffin.ops.storage.local_storage import LocalStorage, to_path
 from icepuffin.ops.tasks.shard_task import ShardResult, ShardTask, make_shard
 from tests.conftest import make_rows
 from tests.ops.index.comparison import answer_with_recall, index_head
+from tests.patience import PATIENCE
 
 
 class LostError(Exception):
@@ -61,7 +62,7 @@ def test_the_base_is_copied_while_new_shards_are_made(
     changed: Table, copied: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def waiting(task: ShardTask) -> ShardResult:
-        assert copied.wait(60)
+        assert copied.wait(PATIENCE)
         return make_shard(task)
 
     monkeypatch.setattr(stages, "make_shard", waiting)
@@ -75,7 +76,7 @@ def test_a_refresh_that_fails_leaves_no_file(
     changed: Table, copied: threading.Event, monkeypatch: pytest.MonkeyPatch, stage: tuple[Any, str]
 ) -> None:
     def failing(*_: Any, **__: Any) -> None:
-        assert copied.wait(60)
+        assert copied.wait(PATIENCE)
         raise LostError
 
     monkeypatch.setattr(*stage, failing)
@@ -140,7 +141,7 @@ def test_ctrl_c_while_a_thread_starts_leaves_no_file(
 
     def with_pause(write: Callable[..., Any], *arguments: Any) -> None:
         if not is_started:
-            assert interrupted.wait(600)
+            assert interrupted.wait(PATIENCE)
         with contextlib.suppress(CancelledError):
             write(*arguments)
 

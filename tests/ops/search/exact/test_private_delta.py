@@ -39,6 +39,7 @@ from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("no_disk_cache")
 
@@ -313,7 +314,7 @@ def test_a_process_that_is_forked_while_the_tail_is_read_can_search(table: Table
     with delta._lock:  # as a thread has it that reads the tail
         child = get_context("fork").Process(target=reader.search, args=(queries(1), 3), kwargs={"columns": []})
         child.start()
-        child.join(30)
+        child.join(PATIENCE)
         hangs = child.is_alive()
         child.kill()
     assert not hangs
@@ -346,7 +347,7 @@ def test_garbage_may_be_collected_while_memory_is_reserved() -> None:
     del garbage
     thread = threading.Thread(target=memory.reserve, args=(Collects(10),), daemon=True)
     thread.start()
-    thread.join(30)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     assert memory.reserved == 10
 

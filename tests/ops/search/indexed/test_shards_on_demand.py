@@ -26,6 +26,7 @@ from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
+from tests.patience import PATIENCE
 
 SHARDED = replace(DEFINITION, shards=4)
 
@@ -189,7 +190,7 @@ def test_threads_load_each_shard_once(table: Table, loads: list[int]) -> None:
 
 
 def test_the_shards_of_a_search_are_loaded_side_by_side(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    both = Barrier(2, timeout=60)
+    both = Barrier(2, timeout=PATIENCE)
     real = ShardCache.shard
 
     def shard(self: ShardCache, *args: object, **named: object) -> ReadyShard:

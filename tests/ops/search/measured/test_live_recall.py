@@ -22,10 +22,9 @@ from icepuffin.ops.search.measured import live_recall
 from icepuffin.ops.search.measured.live_recall import LiveRecall, RecallSampler, _recall
 from tests.conftest import STORAGE, queries
 from tests.ops.index.comparison import DEFINITION, index_head
+from tests.patience import PATIENCE
 
 VERSION, OTHER = SnapshotId(1), SnapshotId(2)
-PATIENCE = 600
-"""Seconds after which what a test waits for counts as lost: a busy machine is no failure"""
 
 
 @dataclass
