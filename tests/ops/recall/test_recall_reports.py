@@ -33,6 +33,7 @@ from icepuffin.ops.storage import ObjectMissingError, StorageError
 from icepuffin.ops.storage.credentials import lease_of
 from tests.conftest import STORAGE, queries
 from tests.ops.index.comparison import DEFINITION, index_head
+from tests.patience import until
 
 TABLE = uuid.UUID(int=7)
 READER = uuid.UUID(int=8).hex
@@ -46,13 +47,6 @@ def reports(tmp_path: Path) -> RecallReports:
 
 def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_keys_that_a_store_refuses_for_reports_are_not_refused_for_the_table(tmp_path: Path) -> None:
@@ -280,12 +274,14 @@ def test_a_reader_reports_what_it_measures_of_its_table(table: Table, tmp_path: 
     index_head(table)
     folder = f"file://{tmp_path}/recall"
     reader = open_index(table, DEFINITION, storage=STORAGE, threads=1, recall_sample=1.0, recall_reports=folder)
+    sampler = reader._pipeline.sampler
+    assert sampler is not None
     reader.search(queries(1), 10)
+    until(lambda: not sampler._running)  # it has two names for a moment while it is published
     reports = RecallReports(folder, STORAGE, table.metadata.table_uuid)
     version = tagged_version(table, DEFINITION.name)
     assert version is not None
     key = version.index_snapshot_id
-    until(lambda: key in reports.read(DEFINITION.name, {key}))
     assert reports.read(DEFINITION.name, {key})[key].recall == reader.stats().recall
     (file,) = files(tmp_path / "recall")
     assert json.loads(file.read_text())["queries"] == 1
