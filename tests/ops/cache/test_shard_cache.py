@@ -26,6 +26,7 @@ from icepuffin.ops.process.private_map import PrivateMap
 from icepuffin.ops.storage import ObjectMissingError, StorageError, open_storage, principal
 from icepuffin.puffin.blobs.shard_blob import Shard
 from icepuffin.puffin.errors import BadBlobError, ChecksumError
+from tests.open_files import open_files_in
 from tests.ops.cache.stored import (
     DIMS,
     STORAGE,
@@ -38,6 +39,7 @@ from tests.ops.cache.stored import (
     ready,
     stored,
 )
+from tests.patience import PATIENCE
 
 SHARD = random_shard()
 ONE = ready(SHARD).nbytes
@@ -143,7 +145,7 @@ def test_an_answer_does_not_wait_for_the_disk_but_the_seventh_fetch_does(
     may_write, real = threading.Event(), DraftFile.publish
 
     def publish(*args: Any) -> None:
-        assert may_write.wait(60)
+        assert may_write.wait(PATIENCE)
         real(*args)
 
     monkeypatch.setattr(DraftFile, "publish", publish)
@@ -154,7 +156,7 @@ def test_an_answer_does_not_wait_for_the_disk_but_the_seventh_fetch_does(
     other.join(0.2)
     assert other.is_alive()  # else all shards of a large index would be held until a slow disk has them
     may_write.set()
-    other.join(60)
+    other.join(PATIENCE)
     cache.flush()
     assert len(files_of(tmp_path)) == 7
     again = cache.shard(keys[0], STORAGE)
@@ -500,8 +502,8 @@ def test_without_another_thread_a_shard_is_written_before_it_is_searched(
         with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
             patch.setattr(threading.Thread, "start", start)
             patch.setattr("icepuffin.ops.cache.shard_cache._fetch", fetch)
-            result = [pool.submit(cache.shard, key, STORAGE).result(60) for key in keys]
-            pool.submit(cache.flush).result(60)
+            result = [pool.submit(cache.shard, key, STORAGE).result(PATIENCE) for key in keys]
+            pool.submit(cache.flush).result(PATIENCE)
     assert len(result) == len(files_of(tmp_path)) == 2
     assert all(same(one, ready(SHARD)) for one in result)
     assert "before it is searched" in caplog.text
@@ -594,16 +596,11 @@ def test_shards_that_are_searched_keep_no_file_open(tmp_path: Path) -> None:
     """A process may have 1,024 open files, sockets included, and an index more shards."""
     keys = [stored(tmp_path, random_shard(seed=number), str(number)) for number in range(8)]
     settings = CacheSettings(tmp_path / "cache", disk_bytes=1 << 30)
-    others, before = set(threading.enumerate()), open_files()
+    others = set(threading.enumerate())
     fetched = [ShardCache(settings).shard(key, STORAGE) for key in keys]
     for thread in set(threading.enumerate()) - others:  # these write them
         thread.join()
-    assert open_files() == before
+    assert open_files_in(tmp_path) == []
     read = [ShardCache(settings).shard(key, STORAGE) for key in keys]
-    assert open_files() == before
+    assert open_files_in(tmp_path) == []
     assert all(is_mapped(shard.vectors) for shard in fetched + read)
-
-
-def open_files() -> int:
-    """Number of the open files of this process."""
-    return len(list(Path("/proc/self/fd").iterdir()))

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from icepuffin.ops.process.private_map import PrivateMap, advise_random
+from tests.open_files import open_files_in
 
-_DESCRIPTORS = Path("/proc/self/fd")
 _MAPS = Path("/proc/self/maps")
 
 
@@ -29,9 +29,10 @@ def mapped(path: Path, size: int) -> np.ndarray:
 
 
 def test_it_has_the_bytes_of_the_file_and_no_open_file(file: Path) -> None:
-    before = len(list(_DESCRIPTORS.iterdir()))
     arrays = [mapped(file, 10_000) for _ in range(20)]
-    assert len(list(_DESCRIPTORS.iterdir())) == before
+    assert open_files_in(file.parent) == []
+    with file.open("rb"):
+        assert open_files_in(file.parent) == [str(file)], "one would show"
     assert all(array.tobytes() == file.read_bytes()[:10_000] for array in arrays)
 
 

@@ -26,6 +26,7 @@ from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
+from tests.open_files import open_files_in
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.rows.test_row_reader import FIELDS, table
 
@@ -175,14 +176,13 @@ def test_readers_have_so_many_files_at_most(monkeypatch: pytest.MonkeyPatch) -> 
     assert other.get("other") is None
 
 
-def test_row_groups_on_disk_keep_no_file_open() -> None:
+def test_row_groups_on_disk_keep_no_file_open(folder: Path) -> None:
     """A process may have only 1,024 open files, its connections included."""
     groups = RowGroups(0)
-    before = len(list(Path("/proc/self/fd").iterdir()))
     for key in range(20):
         kept(groups, key)
     assert all(groups.get(key) is not None for key in range(20))
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert open_files_in(folder) == []
 
 
 def test_a_row_group_is_not_written_where_it_would_not_have_stayed(folder: Path) -> None:
