@@ -54,7 +54,7 @@ def places_after_a_loss(runner: SparkRunner) -> list[list[str]]:
     )
     os.kill(process, signal.SIGKILL)
     places.SETTLED_SECONDS = 1.0
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while (after := folders())[0] == after[1] or before[0] in after:
         if time.monotonic() > deadline:
             break

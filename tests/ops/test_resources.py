@@ -45,7 +45,7 @@ from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.settings import load
 from tests.conftest import make_rows
 from tests.orchestration.lake import make_lake
-from tests.services.processes import free_port
+from tests.services.processes import refusing_port
 
 SECRET = "hunter2hunter2"
 
@@ -253,11 +253,11 @@ def test_no_error_of_a_missing_table_has_a_secret_that_a_catalog_repeats() -> No
 
 
 def test_a_server_that_refuses_connections_is_named_with_the_cause() -> None:
-    port = free_port()
     for kind, scheme in (("rest", "http"), ("sql", "postgresql+psycopg2")):
-        properties = {"type": kind, "uri": f"{scheme}://user:{SECRET}@127.0.0.1:{port}/lake", "warehouse": "file:///x"}
-        with pytest.raises(CatalogUnavailableError, match="Connection refused") as caught:
-            Catalogs({"lake": properties}).table("lake", "a.b")
+        with refusing_port() as port:
+            uri = f"{scheme}://user:{SECRET}@127.0.0.1:{port}/lake"
+            with pytest.raises(CatalogUnavailableError, match="Connection refused") as caught:
+                Catalogs({"lake": {"type": kind, "uri": uri, "warehouse": "file:///x"}}).table("lake", "a.b")
         assert f"({scheme}://127.0.0.1:{port})" in str(caught.value)
         assert SECRET not in str(caught.value)
 
@@ -317,9 +317,10 @@ def test_a_job_that_must_run_on_spark_is_an_error_where_there_is_none() -> None:
 def test_a_connect_server_that_is_away_is_reported_before_a_run_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark's own client tries for ten minutes."""
     monkeypatch.setattr(resources, "AWAY_SECONDS", 0.5)
-    conf = {"spark.remote": f"sc://127.0.0.1:{free_port()}/;token=canary0sings"}
-    with pytest.raises(NoSparkError, match=r"at 127\.0\.0\.1:\d+ did not answer in 0\.5 s: check") as caught:
-        Engine(spark_conf=conf, threads=1, driver_only_rows=0).session  # noqa: B018
+    with refusing_port() as port:
+        conf = {"spark.remote": f"sc://127.0.0.1:{port}/;token=canary0sings"}
+        with pytest.raises(NoSparkError, match=rf"at 127\.0\.0\.1:{port} did not answer in 0\.5 s: check") as caught:
+            Engine(spark_conf=conf, threads=1, driver_only_rows=0).session  # noqa: B018
     assert "canary" not in str(caught.value)
 
 

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from icepuffin.orchestration.instance import WORKSPACE, prepare_home
+from tests.services.processes import free_port
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def deployed(settings_file: Path, directory: Path) -> Iterator[Deployment]:
     """Start everything as `icepuffin ui --start` does; end the whole process group afterwards."""
     home = prepare_home(directory / "dagster_home")
     log = directory / "dagster.log"
-    port = _free_port()
+    port = free_port()
     environment = {**os.environ, "DAGSTER_HOME": str(home), "ICEPUFFIN_SETTINGS": str(settings_file)}
     arguments = ["dev", "-w", str(home / WORKSPACE), "-h", "127.0.0.1", "-p", str(port)]
     with log.open("w") as output:
@@ -72,7 +72,7 @@ def deployed(settings_file: Path, directory: Path) -> Iterator[Deployment]:
         )
         deployment = Deployment(home, port, log, process.pid)
         try:
-            deployment.wait_for("the webserver's start", lambda: _answers(port) or process.poll() is not None, 120)
+            deployment.wait_for("the webserver's start", lambda: _answers(port) or process.poll() is not None)
             assert process.poll() is None, log.read_text()
             yield deployment
         finally:
@@ -90,10 +90,3 @@ def _answers(port: int) -> bool:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -11,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE
 from tests.services.permission import need
 
-_START_SECONDS = 90
 _STOP_SECONDS = 3
 SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """JAVA_TOOL_OPTIONS of all tests, for which compiling takes longer than running."""
@@ -29,10 +30,24 @@ def java() -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nothing has, of those that the system gives to nobody who asks for any: on Linux from 32,768 on.
+
+    Else a client or server of another test may get it before the server that it is for has started.
+    """
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+@contextlib.contextmanager
+def refusing_port() -> Iterator[int]:
+    """A port that refuses connections while the block lasts: it is taken, and nothing listens."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        port: int = holder.getsockname()[1]
+        yield port
 
 
 @contextlib.contextmanager
@@ -71,7 +86,7 @@ def answers(port: int) -> bool:
 
 
 def _wait(server: "subprocess.Popen[bytes]", is_ready: Callable[[], bool], log: Path) -> None:
-    until = time.monotonic() + _START_SECONDS
+    until = time.monotonic() + PATIENCE
     while time.monotonic() < until and server.poll() is None:
         if is_ready():
             return

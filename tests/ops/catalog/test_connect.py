@@ -27,7 +27,7 @@ from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import CatalogUnavailableError
 from tests.conftest import make_rows
 from tests.services.forwarding import Answer, Request, serving
-from tests.services.processes import free_port
+from tests.services.processes import refusing_port
 
 SECRET = "hunter2hunter2"
 
@@ -50,9 +50,10 @@ def message_on_opening(properties: dict[str, str]) -> str:
 
 @pytest.mark.parametrize("scheme", ["http", "postgresql+psycopg2"])
 def test_a_server_that_is_down_is_named_without_its_secrets(scheme: str) -> None:
-    uri = f"{scheme}://user:{SECRET}@127.0.0.1:{free_port()}/catalog"
     kind = "rest" if scheme == "http" else "sql"
-    message = message_on_opening({"type": kind, "uri": uri, "warehouse": "file:///x", "token": SECRET})
+    with refusing_port() as port:
+        uri = f"{scheme}://user:{SECRET}@127.0.0.1:{port}/catalog"
+        message = message_on_opening({"type": kind, "uri": uri, "warehouse": "file:///x", "token": SECRET})
     assert SECRET not in message
     assert "; check its settings, and that it is up" in message
 
