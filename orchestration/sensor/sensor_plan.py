@@ -242,7 +242,7 @@ def plan_runs(facts: TableFacts, cursor: SensorCursor, *, policy: Policy, runs_a
     return RunPlan(
         request=tuple(request),
         returned_to=facts.head if returned else None,
-        again=facts.head if is_due else None,
+        again=facts.head if is_due and not returned else None,  # one run does both
         killed=facts.head if killed else None,
         cursor=replace(
             cursor,

@@ -129,6 +129,15 @@ def test_sketches_that_another_engine_replaced_are_merged_by_one_run_per_file() 
     assert run_key(UUID, "2", reason="others-1.stats") == "table:2:others-1.stats"
 
 
+def test_a_return_to_a_head_that_is_to_be_made_again_requests_one_run() -> None:
+    first = every(facts(1, 2))
+    given_up = facts(1, parents=descent(1, 2), done=["1", "2"], made_again_for="1/format 3")
+    back = every(given_up, first.cursor)
+    assert (back.returned_to, back.again, back.cursor.merged) == ("1", None, "1/format 3")
+    later = every(given_up, back.cursor)
+    assert (later.runs, later.cursor) == ((), back.cursor)
+
+
 def test_a_table_made_again_under_its_name_starts_anew() -> None:
     cursor = every(facts(1, 2)).cursor
     assert SensorCursor.parse(cursor.text(), UUID) == cursor
