@@ -7,6 +7,7 @@
 #   --host ADDRESS      everything listens there                        [127.0.0.1]
 #   --insecure          ... although whoever reaches that address can run code here: nothing of this has a log-in.
 #                       To let others in, leave the host alone and put a proxy with a log-in before the webserver
+#   --name NAME         name that browsers have for that proxy          [none: localhost alone]
 #   --port N            webserver                                       [3000]
 #   --code-port N       code location                                   [4000]
 #   --spark-port N      Spark master; --spark-ui-port N its page        [7077, 8080]
@@ -33,7 +34,7 @@ while [ $# -gt 0 ]; do
     case $1 in
         --no-spark) workers=0; shift; continue ;;
         --insecure) insecure=yes; shift; continue ;;
-        --dir | --settings | --host | --port | --code-port | --spark-port | --spark-ui-port | --workers | --cores | --memory) ;;
+        --dir | --settings | --host | --name | --port | --code-port | --spark-port | --spark-ui-port | --workers | --cores | --memory) ;;
         *) die "$1 is no option; sh deploy/local.sh help lists them" ;;
     esac
     [ $# -gt 1 ] || die "$1 needs a value"
@@ -41,6 +42,7 @@ while [ $# -gt 0 ]; do
         --dir) dir=$2 ;;
         --settings) settings=$2 ;;
         --host) host=$2 ;;
+        --name) export ICEPUFFIN_UI_NAME="$2" ;;
         --port) port=$2 ;;
         --code-port) code_port=$2 ;;
         --spark-port) spark_port=$2 ;;
@@ -165,7 +167,7 @@ start() {
     export ICEPUFFIN_CODE_HOST ICEPUFFIN_CODE_PORT
     launch code "$bin/dagster" code-server start -h "$host" -p "$code_port" -m icepuffin.orchestration.definitions
     await "the code location" listens "$code_port"
-    launch webserver "$bin/dagster-webserver" -h "$host" -p "$port" -w deploy/workspace.yaml
+    launch webserver "$python" -P -m icepuffin.orchestration.request_guard webserver -h "$host" -p "$port" -w deploy/workspace.yaml
     launch daemon "$bin/dagster-daemon" run -w deploy/workspace.yaml
     await "the webserver" answers "http://$host:$port/server_info"
     if [ "$workers" != 0 ]; then await "$workers Spark workers" has_workers; fi

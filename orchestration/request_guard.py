@@ -1,9 +1,10 @@
 """Dagster's webserver with a guard before it: what pages of other sites make a browser send is refused.
 
-The webserver obeys a mutation, by GET too, whichever page it comes from. The rule is that of deploy/nginx.conf, and a
-test compares the two. Run as a program, this is `dagster dev` whose webserver has the guard.
+The webserver obeys a mutation, by GET too, whichever page it comes from. Run as a program, this is `dagster dev` whose
+webserver has the guard; with `webserver` before other arguments it is `dagster-webserver` with the guard.
 """
 
+import os
 import re
 import runpy
 import subprocess
@@ -16,8 +17,10 @@ from typing import Any, cast
 
 MODULE = "icepuffin.orchestration.request_guard"
 """Name by which Python runs this program"""
+NAME_VARIABLE = "ICEPUFFIN_UI_NAME"
+"""Environment variable with the name that browsers have for a proxy of this machine"""
 _WEBSERVER = "webserver"
-"""Word by which `dagster dev` starts this program as its webserver"""
+"""Word that makes this program the webserver alone"""
 _ORDERS = re.compile("/(graphql|report_)")
 """Paths of the webserver that are no pages"""
 _OWN_NAMES = re.compile(r"(.+\.)?localhost|127(\.[0-9]{1,3}){3}|\[?::1\]?", re.IGNORECASE)
@@ -44,7 +47,9 @@ def is_rebound(host: str, address: str) -> bool:
     """Whether a request to an address of this machine alone names another one, as that of a page whose site's name was
     made to resolve to this machine. The browser takes both for one site. `host`: the header, empty where there is none.
     """
-    return bool(host) and bool(_OWN_NAMES.fullmatch(address)) and not _OWN_NAMES.fullmatch(_PORT.sub("", host))
+    name = _PORT.sub("", host)
+    is_named = bool(_OWN_NAMES.fullmatch(name)) or name == os.environ.get(NAME_VARIABLE)
+    return bool(host) and bool(_OWN_NAMES.fullmatch(address)) and not is_named
 
 
 class RequestGuard:

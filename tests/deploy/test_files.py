@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import WORKSPACE_YAML
-from icepuffin.orchestration.request_guard import is_foreign
+from icepuffin.orchestration.request_guard import MODULE
 from icepuffin.orchestration.settings import SettingsError, load
 from tests.deploy.wheel import build_wheel, copied_sources
 from tests.services.jars import ICEBERG_SPARK
@@ -113,46 +113,12 @@ def test_with_the_proxy_the_webserver_has_no_port_of_its_own(login: dict[str, An
     assert len(listening) == conf.count("server {") == 1, "nothing is served without the log-in"
 
 
-@pytest.mark.parametrize(
-    ("request_line", "site", "mode_and_destination", "origin", "refused"),
-    [
-        ("POST /graphql", "same-origin", "cors", "https://lake:8443", False),
-        ("GET /runs", "none", "navigate", "", False),
-        ("GET /graphql", "", "", "", False),
-        ("GET /runs", "cross-site", "navigate", "", False),
-        ("GET /runs", "cross-site", "navigate document", "", False),
-        ("GET /runs", "cross-site", "navigate iframe", "", True),
-        ("GET /runs", "same-site", "navigate embed", "", True),
-        ("GET /runs", "same-origin", "navigate iframe", "", False),
-        ("GET /graphql", "cross-site", "navigate", "", True),
-        ("POST /report_asset_materialization/a", "cross-site", "navigate", "https://evil.example", True),
-        ("GET /graphql", "cross-site", "no-cors", "", True),
-        ("GET /runs", "cross-site", "no-cors", "", True),
-        ("POST /graphql", "same-site", "cors", "https://other.lake", True),
-        ("GET /graphql", "", "websocket", "https://evil.example", True),
-        ("POST /graphql", "", "", "https://lake:8443.evil.example", True),
-        ("POST /graphql", "same-origin", "cors", "null", True),
-    ],
-)
-def test_the_proxy_refuses_what_pages_of_other_sites_send(
-    request_line: str, site: str, mode_and_destination: str, origin: str, refused: bool
-) -> None:
-    """By the maps of nginx.conf, which a real nginx 1.22 reads so."""
-    conf = (DEPLOY / "nginx.conf").read_text(encoding="utf-8")
-    (method, uri), (mode, _, destination) = request_line.split(), mode_and_destination.partition(" ")
-    sent = {"sec-fetch-site": site, "sec-fetch-mode": mode, "sec-fetch-dest": destination, "origin": origin}
-    headers = {name: value for name, value in {**sent, "host": "lake:8443"}.items() if value}
-    values = {f"http_{name.replace('-', '_')}": value for name, value in headers.items()}
-    values |= {"request_method": method, "uri": uri}
-    for source, name, block in re.findall(r"map (\"[^\"]+\"|\$\w+) \$(\w+) \{\n(.*?)\}\n", conf, re.DOTALL):
-        value = re.sub(r"\$(\w+)", lambda match: values.get(match[1], ""), source.strip('"'))
-        entries = [line.rsplit(None, 1) for line in block.replace(";", "").splitlines() if line.strip()]
-        rules = {key.strip().strip("\"'"): result for key, result in entries}
-        patterns = (key for key in rules if key.startswith("~") and re.search(key[1:], value))
-        values[name] = rules[value if value in rules else next(patterns, "default")]
-    assert values["refused"] == "01"[refused]
-    assert is_foreign(method, uri, headers) is refused, "the rule of `icepuffin ui --start` is the same"
-    assert re.search(r"location / \{\s+if \(\$refused\) \{\s+return 403;", conf)
+def test_a_guard_stands_before_the_webserver_that_gets_the_host_that_the_browser_sent(compose: dict[str, Any]) -> None:
+    guard = ["-P", "-m", MODULE, "webserver"]
+    assert compose["services"]["webserver"]["command"][1:5] == guard
+    local = (DEPLOY / "local.sh").read_text(encoding="utf-8")
+    assert f'launch webserver "$python" {" ".join(guard)} -h "$host"' in local
+    assert "proxy_set_header Host $http_host;" in (DEPLOY / "nginx.conf").read_text(encoding="utf-8")
 
 
 def test_the_environment_has_the_variables_that_the_files_name(environment: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""What stands before Dagster's webserver. `tests/deploy/test_files.py` has the rule, beside that of the proxy."""
+"""What stands before Dagster's webserver."""
 
 import asyncio
 import subprocess
@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from icepuffin.orchestration.request_guard import MODULE, RequestGuard, _GuardedPopen, is_rebound
+from icepuffin.orchestration.request_guard import (
+    MODULE,
+    NAME_VARIABLE,
+    RequestGuard,
+    _GuardedPopen,
+    is_foreign,
+    is_rebound,
+)
 
 FOREIGN = {"host": "127.0.0.1:3000", "sec-fetch-site": "cross-site"}
 
@@ -26,6 +33,36 @@ def answer(scope_type: str, **headers: str) -> list[dict[str, Any]]:
     scope = {"type": scope_type, "method": "GET", "path": "/graphql", "headers": encoded, "server": server}
     asyncio.run(RequestGuard(app)(scope, None, send))
     return sent
+
+
+@pytest.mark.parametrize(
+    ("request_line", "site", "mode_and_destination", "origin", "refused"),
+    [
+        ("POST /graphql", "same-origin", "cors", "https://lake:8443", False),
+        ("GET /runs", "none", "navigate", "", False),
+        ("GET /graphql", "", "", "", False),
+        ("GET /runs", "cross-site", "navigate", "", False),
+        ("GET /runs", "cross-site", "navigate document", "", False),
+        ("GET /runs", "cross-site", "navigate iframe", "", True),
+        ("GET /runs", "same-site", "navigate embed", "", True),
+        ("GET /runs", "same-origin", "navigate iframe", "", False),
+        ("GET /graphql", "cross-site", "navigate", "", True),
+        ("POST /report_asset_materialization/a", "cross-site", "navigate", "https://evil.example", True),
+        ("GET /graphql", "cross-site", "no-cors", "", True),
+        ("GET /runs", "cross-site", "no-cors", "", True),
+        ("POST /graphql", "same-site", "cors", "https://other.lake", True),
+        ("GET /graphql", "", "websocket", "https://evil.example", True),
+        ("POST /graphql", "", "", "https://lake:8443.evil.example", True),
+        ("POST /graphql", "same-origin", "cors", "null", True),
+    ],
+)
+def test_what_pages_of_other_sites_send_is_foreign(
+    request_line: str, site: str, mode_and_destination: str, origin: str, refused: bool
+) -> None:
+    (method, uri), (mode, _, destination) = request_line.split(), mode_and_destination.partition(" ")
+    sent = {"sec-fetch-site": site, "sec-fetch-mode": mode, "sec-fetch-dest": destination, "origin": origin}
+    headers = {name: value for name, value in {**sent, "host": "lake:8443"}.items() if value}
+    assert is_foreign(method, uri, headers) is refused
 
 
 def test_a_foreign_request_gets_403_and_reaches_nothing() -> None:
@@ -61,6 +98,12 @@ def test_a_page_whose_name_was_made_to_resolve_to_this_machine_is_refused() -> N
 )
 def test_a_server_of_this_machine_alone_goes_by_names_of_this_machine(host: str, address: str, refused: bool) -> None:
     assert is_rebound(host, address) is refused
+
+
+def test_a_proxy_of_this_machine_has_the_name_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NAME_VARIABLE, "lake.example")
+    assert not is_rebound("lake.example:8443", "127.0.0.1")
+    assert is_rebound("evil.example:8443", "127.0.0.1")
 
 
 @pytest.mark.parametrize("scope_type", ["http", "websocket"])
