@@ -85,7 +85,7 @@ def warm_scans() -> None:
             exact_top_k(doubles[:count], doubles, 3, metric)
     prepare(even, Metric.COSINE)
     lengths(even)
-    if (bounds := CodedBounds.of(even)) is not None:
+    if (bounds := CodedBounds.from_vectors(even)) is not None:
         bounds.least_distances(even[0].astype(np.float64))
 
 
@@ -95,14 +95,14 @@ def warm_rows() -> None:
     reorder(even, locality_order(even))
     hashes = content_hash(even)
     pair_equal(hashes, hashes)
-    places = Bitmap.of(even[:, 0] > 0).places()
+    places = Bitmap.from_mask(even[:, 0] > 0).places()
     for rows in (places, places.astype(np.uint32)):
         Bitmap.of_rows(rows, len(even))
     rare = Bitmap.of_few(places.astype(np.uint32), len(even))
-    rare &= Bitmap.of(even[:, 1] > 0)
+    rare &= Bitmap.from_mask(even[:, 1] > 0)
     for kind in (np.uint8, np.uint16, np.uint32):
         rare.coded(np.zeros(len(even), kind), 0, 1).count()
-    postings = Postings.of([(np.array([0, 3, 5]), np.arange(5, dtype=np.uint32))], len(even))
+    postings = Postings.from_parts([(np.array([0, 3, 5]), np.arange(5, dtype=np.uint32))], len(even))
     own = common_rows(postings, np.zeros(1, np.int32), np.arange(2), np.arange(len(even), dtype=np.uint32), 3)
     nearest_of_own(even, Metric.L2, even[:1].astype(np.float64), (own.starts, own.nodes), 2)
     zeros = np.zeros(len(hashes), np.uint32)

@@ -78,7 +78,7 @@ def measure(
         "probes": [
             {"slack": slack, "shards": shards, "recall": recall} for slack, shards, recall in json.loads(curve or "[]")
         ],
-        "probe_ms": probe_milliseconds(ShardCentroids.of(codebook, to_shard), held_out[:_PROBES]),
+        "probe_ms": probe_milliseconds(ShardCentroids.from_codebook(codebook, to_shard), held_out[:_PROBES]),
         **routing_figures(codebook, to_shard, options.shards, options.files),
     }
 

@@ -97,7 +97,7 @@ def measure(vectors: npt.NDArray[np.float32], counts: Sequence[int]) -> None:
         clock = [time.process_time()]
         labels, squared = kmeans.assign(rows, centroids)
         clock.append(time.process_time())
-        groups = CentroidGroups.of(centroids)
+        groups = CentroidGroups.from_centroids(centroids)
         clock.append(time.process_time())
         grouped_labels, grouped_squared = groups.assign(rows)
         clock.append(time.process_time())

@@ -41,7 +41,7 @@ class CoarseTable(NamedTuple):
     step: int
 
     @classmethod
-    def of(cls, rows: U8, dims: int) -> "CoarseTable":
+    def from_rows(cls, rows: U8, dims: int) -> "CoarseTable":
         """From the bytes of the rows, u8[N * P]: three views of the same memory, so that a row is read at once."""
         width = row_bytes(dims)
         step = width // 4
@@ -55,7 +55,7 @@ class CoarseTable(NamedTuple):
         """
         width, by_row = scanned_bytes(dims) - _TERMS, rows.reshape(-1, row_bytes(dims))
         if width + _TERMS == row_bytes(dims):
-            return cls.of(rows, dims)
+            return cls.from_rows(rows, dims)
         halves = in_memory((len(by_row), width), np.uint8)
         halves[:] = by_row[:, :width]
         squares, errors = by_row.view(np.int32)[:, -2].copy(), by_row.view(np.float32)[:, -1].copy()

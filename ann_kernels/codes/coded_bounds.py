@@ -29,7 +29,7 @@ class CodedBounds:
     """f64[N]: distance of each vector from what its code stands for, at least"""
 
     @classmethod
-    def of(cls, vectors: F32) -> "CodedBounds | None":
+    def from_vectors(cls, vectors: F32) -> "CodedBounds | None":
         """Code vectors f32[N, D]. None where they have no codes (see `scalar_quantization.encode`), or are so far apart
         that a float cannot hold the difference.
         """

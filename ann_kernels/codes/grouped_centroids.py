@@ -25,7 +25,7 @@ _GROUPING_STEPS = 10
 
 def assign(vectors: F32, centroids: F32, *, threads: int = 1) -> tuple[I32, F32]:
     """`CentroidGroups.assign` of vectors f32[N, D] to centroids f32[k, D] that are used once."""
-    return CentroidGroups.of(centroids, threads=threads).assign(vectors, threads=threads)
+    return CentroidGroups.from_centroids(centroids, threads=threads).assign(vectors, threads=threads)
 
 
 class _Group(NamedTuple):
@@ -53,7 +53,7 @@ class CentroidGroups:
     """All groups; none where all centroids are compared"""
 
     @classmethod
-    def of(cls, centroids: F32, *, threads: int = 1) -> "CentroidGroups":
+    def from_centroids(cls, centroids: F32, *, threads: int = 1) -> "CentroidGroups":
         """Groups of centroids f32[k, D]: the same for the same centroids."""
         if len(centroids) <= kmeans.MANY:
             none = np.empty(0, np.float32)

@@ -55,7 +55,9 @@ class CodeErrors:
     """Length of one step"""
 
     @classmethod
-    def of(cls, codes: ScalarCodes, vectors: F32, *, threads: int = 1, allocate: Allocate = in_memory) -> "CodeErrors":
+    def from_codes(
+        cls, codes: ScalarCodes, vectors: F32, *, threads: int = 1, allocate: Allocate = in_memory
+    ) -> "CodeErrors":
         """The errors of the codes of vectors f32[N, D]. Memory beside the array: 16 bytes per vector."""
         errors = np.empty(len(vectors))
 
@@ -101,7 +103,7 @@ class CodedVectors:
     @cached_property
     def errors(self) -> CodeErrors:
         """Errors of the codes."""
-        return self.earlier_errors or CodeErrors.of(
+        return self.earlier_errors or CodeErrors.from_codes(
             self.codes, self.vectors, threads=self.threads, allocate=self.allocate
         )
 
@@ -134,7 +136,7 @@ class CodedVectors:
     def coarse(self) -> CoarseTable:
         """The halves, as kernels take them."""
         dims = self.vectors.shape[1]
-        return CoarseTable.of_scan(self._encoded(), dims) if self.scans else CoarseTable.of(self.halves, dims)
+        return CoarseTable.of_scan(self._encoded(), dims) if self.scans else CoarseTable.from_rows(self.halves, dims)
 
     def nearest(self, query: F64, k: int, metric: Metric, live: Bitmap) -> tuple[I64, F64]:
         """(rows int64[n], reported distances f64[n]) of all that are no farther than the k-th nearest, in any order.

@@ -143,7 +143,7 @@ class CopyGroups:
     """Start of each group in `members`, int64[g + 1]"""
 
     @classmethod
-    def of(cls, copies: Copies) -> "CopyGroups":
+    def from_copies(cls, copies: Copies) -> "CopyGroups":
         originals = np.unique(copies.originals).astype(np.int64)
         members = np.concatenate([originals, copies.nodes])
         groups = np.searchsorted(originals, np.concatenate([originals, copies.originals]))
@@ -157,7 +157,7 @@ class CopyGroups:
         ends = np.concatenate([[0], np.cumsum(is_live)])[self.starts]
         marked[self.members] = False
         marked[self.originals] = ends[1:] > ends[:-1]
-        return Bitmap.of(marked), CopyGroups(self.originals, self.members[is_live], ends)
+        return Bitmap.from_mask(marked), CopyGroups(self.originals, self.members[is_live], ends)
 
     def filled(self, ids: I64, distances: F64) -> tuple[I64, F64]:
         """Results (ids int64[Q, k], -1 where there are fewer; distances f64[Q, k]) with all nodes for originals."""

@@ -177,13 +177,13 @@ class Searcher:
         if isinstance(self._codes, ScalarCodes) and self._vectors is not None:
             self._coded = CodedVectors(self._vectors, self._codes, errors, halves, threads, allocate=allocate)
         copies = copies_of(adjacency_of(self._adjacency), graph.medoid)
-        self._copies = CopyGroups.of(copies) if len(copies.nodes) else None
+        self._copies = CopyGroups.from_copies(copies) if len(copies.nodes) else None
         self._entry_points = _entry_points(graph, copies)
         self._entry_data = self._data_of(self._entry_points)
         self._scratch: list[ScratchFields] = []
         """Memory that no thread uses: new marks per query would cost more than the query"""
         self._walkable_count = graph.count - len(copies.nodes)
-        self._make_live(Bitmap.of(np.ones(graph.count, np.bool_) if is_live is None else is_live), 0)
+        self._make_live(Bitmap.from_mask(np.ones(graph.count, np.bool_) if is_live is None else is_live), 0)
 
     def _make_live(self, live: Bitmap, unreachable: int) -> None:
         self._live, self._live_count = live, live.count()

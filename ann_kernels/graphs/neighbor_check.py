@@ -58,7 +58,7 @@ class NeighborCheck:
     """f64[Q, n]: their distances"""
 
     @classmethod
-    def of(
+    def from_codes(
         cls, codes: Codes, vectors: F32, metric: Metric, *, extra: F32 | None = None, threads: int = 1
     ) -> "NeighborCheck":
         """Compare rows by the codes of vectors f32[N, D], and of one dimension more, `extra` f32[N]; N is 2 or more.
@@ -108,7 +108,9 @@ def preserves_neighbors(
     codes: Codes, vectors: F32, metric: Metric, *, extra: F32 | None = None, threads: int = 1
 ) -> bool:
     """Whether the rows nearest to a row of vectors f32[N, D] are among the nearest by code; see `NeighborCheck`."""
-    return len(vectors) < 2 or NeighborCheck.of(codes, vectors, metric, extra=extra, threads=threads).are_preserved
+    return (
+        len(vectors) < 2 or NeighborCheck.from_codes(codes, vectors, metric, extra=extra, threads=threads).are_preserved
+    )
 
 
 def _evenly_spread(count: int, largest: int) -> I32:

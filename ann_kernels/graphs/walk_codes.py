@@ -47,7 +47,7 @@ def _four_bit_codes(
     codes = four_bit_quantization.encode(vectors, fewest_dims=fewest_dims, threads=threads, allocate=allocate)
     if codes is None:
         return None
-    check = NeighborCheck.of(codes, vectors, metric, threads=threads)
+    check = NeighborCheck.from_codes(codes, vectors, metric, threads=threads)
     if not check.are_preserved:
         return None
     if compact or vectors.shape[1] < FEWEST_SIGNED_DIMS:

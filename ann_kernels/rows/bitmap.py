@@ -30,7 +30,7 @@ class Bitmap:
         self._count = None if rows is None else len(rows)
 
     @classmethod
-    def of(cls, marked: Bool) -> "Bitmap":
+    def from_mask(cls, marked: Bool) -> "Bitmap":
         """The rows that `marked` bool[size] has."""
         words = _no_words(len(marked))
         packed = np.packbits(marked, bitorder="little")

@@ -47,7 +47,7 @@ class Postings:
     """u64[B, ceil(N / 64)]: words of the `Bitmap` of such a list"""
 
     @classmethod
-    def of(cls, parts: Sequence[tuple[I64, U32]], size: int) -> "Postings":
+    def from_parts(cls, parts: Sequence[tuple[I64, U32]], size: int) -> "Postings":
         """All lists of some parts (starts int64[L + 1], rows u32[P]), of rows under `size`."""
         before = np.cumsum([0, *(len(rows) for _, rows in parts)])
         starts = np.concatenate([

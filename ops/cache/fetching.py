@@ -303,7 +303,7 @@ class _ShardParts:
 
     def with_vectors(self, header: ShardHeader, vectors: npt.NDArray[np.float32] | None) -> ReadyShard:
         """The shard, without codes that are made of its vectors, f32[N, D]."""
-        return ReadyShard.of(
+        return ReadyShard.from_graph(
             self.graph,
             Metric.of_code(header.metric),
             self.addresses,

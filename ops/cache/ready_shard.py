@@ -80,7 +80,7 @@ class ReadyShard:
     """Whether its addresses are others than those in its blob"""
 
     @classmethod
-    def of(
+    def from_graph(
         cls,
         graph: Graph | PackedGraph,
         metric: Metric,

@@ -221,7 +221,7 @@ class Attributes:
         self, entries: Mapping[FileNumber, AttributeEntry], kind: pa.DataType
     ) -> tuple[DistinctValues, CodedRows]:
         files = {number: values_of(entry) for number, entry in entries.items()}
-        distinct, new_codes = DistinctValues.of([decoded_values(file, kind) for file in files.values()], kind)
+        distinct, new_codes = DistinctValues.from_arrays([decoded_values(file, kind) for file in files.values()], kind)
         null = len(distinct)
         absent = null + 1
         codes = np.full(int(self.starts[-1]), absent, code_type(absent))
@@ -232,7 +232,9 @@ class Attributes:
 
     def _lists(self, entries: Mapping[FileNumber, AttributeEntry], kind: pa.DataType) -> tuple[DistinctValues, Lists]:
         files = {number: lists_of(entries[number]) for number in sorted(entries)}
-        distinct, new_codes = DistinctValues.of([decoded_values(file.tokens, kind) for file in files.values()], kind)
+        distinct, new_codes = DistinctValues.from_arrays(
+            [decoded_values(file.tokens, kind) for file in files.values()], kind
+        )
         count = int(self.starts[-1])
         row_type = np.uint32 if count < 1 << 32 else np.uint64
         states = np.full(count, NO_LIST, np.uint8)
@@ -264,7 +266,7 @@ class Condition:
     """Columns of the condition, by field id"""
 
     @classmethod
-    def of(
+    def from_tests(
         cls, tests: Sequence[ColumnTest], attributes: Attributes, predicate: RowPredicate | None = None
     ) -> "Condition":
         """The condition that all tests are true: look-ups, or parts of a predicate. Raises FilterError."""

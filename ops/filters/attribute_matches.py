@@ -117,7 +117,7 @@ def find_matches_by_attributes(
     tests, left_over, predicate = _tests_of(where, schema, attributes)
     if predicate is not None and not tests:
         return scan_matches(table, live, schema, predicate, storage, files=files, read=read)
-    condition = Condition.of(tests, attributes, predicate)
+    condition = Condition.from_tests(tests, attributes, predicate)
     missing = {number: why for number, why in condition.missing.items() if files is None or number in files}
     how = f"by the index's values of {', '.join(map(attributes.name, condition.columns))}"
     others, rest = Matches({}, 0), None

@@ -139,11 +139,11 @@ class TailValues:
         self, condition: Condition, tests: Sequence[ColumnTest], predicate: RowPredicate | None
     ) -> Matches | None:
         """The matches in the files that a condition of the index's values does not decide; None where the data files
-        are to be read for them. It is that of `tests`, as of `Condition.of`. Raises FilterError.
+        are to be read for them. It is that of `tests`, as of `Condition.from_tests`. Raises FilterError.
         """
         if not condition.missing.keys() <= {*self.files} or not self._are_here(condition.columns):
             return None
-        own = Condition.of(tests, self._attributes, predicate)
+        own = Condition.from_tests(tests, self._attributes, predicate)
         if own.missing:
             return None
         positions = {

@@ -84,9 +84,9 @@ class CodedRows:
         if first < last and count * _SPARSE <= self.codes.nbytes:
             return Bitmap.of_rows(self._order[self.starts[first] : self.starts[last + 1]], len(self.codes))
         if first < last:
-            return Bitmap.of(_within(self.codes, first, last))
+            return Bitmap.from_mask(_within(self.codes, first, last))
         if first not in self._kept:
-            self._kept[first] = Bitmap.of(_within(self.codes, first, last))
+            self._kept[first] = Bitmap.from_mask(_within(self.codes, first, last))
         return self._kept[first]
 
 
@@ -99,7 +99,7 @@ class ColumnPart:
     """(first, last) of codes for which it is true, ascending; one may begin right behind another"""
 
     @classmethod
-    def of(cls, field_id: int, true: Bool) -> "ColumnPart":
+    def from_mask(cls, field_id: int, true: Bool) -> "ColumnPart":
         """From bool[values]: for which values it is true."""
         codes = np.flatnonzero(true)
         breaks = np.flatnonzero(np.diff(codes) > 1)
@@ -125,7 +125,7 @@ class ColumnPart:
         firsts, lasts = np.array(self.runs).T
         edges[firsts] += 1
         edges[lasts + 1] -= 1  # where the next run may begin
-        return Bitmap.of(np.cumsum(edges, dtype=np.int8).view(np.bool_).take(rows.codes))
+        return Bitmap.from_mask(np.cumsum(edges, dtype=np.int8).view(np.bool_).take(rows.codes))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,7 +173,7 @@ class Lists:
 
     def in_state(self, states: Sequence[int]) -> Bitmap:
         """The lists in one of some states."""
-        return Bitmap.of(np.isin(self.states, states))
+        return Bitmap.from_mask(np.isin(self.states, states))
 
     def having(self, codes: Sequence[int]) -> Bitmap:
         """The lists that have one of some elements."""

@@ -55,7 +55,7 @@ class DistinctValues:
         self._are_looked_up = self._are_texts or pa.types.is_integer(values.type)
 
     @classmethod
-    def of(cls, parts: Sequence[pa.Array], kind: pa.DataType) -> "tuple[DistinctValues, list[I64]]":
+    def from_arrays(cls, parts: Sequence[pa.Array], kind: pa.DataType) -> "tuple[DistinctValues, list[I64]]":
         """(distinct values of all parts, in order, so that ranges are runs; the codes of each part's values).
 
         They stay as they are where Arrow has no order.
@@ -91,7 +91,7 @@ class DistinctValues:
                 return ColumnPart.of_run(field_id, 0, self._first_codes(test, predicate, are_true=True))
             if self._is_rising(test):
                 return ColumnPart.of_run(field_id, self._first_codes(test, predicate, are_true=False), len(self))
-        return ColumnPart.of(field_id, predicate.truth(test, self.values))
+        return ColumnPart.from_mask(field_id, predicate.truth(test, self.values))
 
     def elements(self, test: LookUp | BoundArrayContains) -> list[int]:
         """Codes, ascending, of the elements that a list has to have one of."""

@@ -85,7 +85,7 @@ class Matches:
 
     def nodes(self, shard_id: ShardId, shard: MaskedShard) -> Bitmap:
         """The nodes of a shard that match, of those with a live row."""
-        return Bitmap.of(self.mask(shard.file_numbers, shard.positions))
+        return Bitmap.from_mask(self.mask(shard.file_numbers, shard.positions))
 
 
 class _FilePlanner(ManifestGroupPlanner):

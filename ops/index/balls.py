@@ -45,7 +45,7 @@ def enclose_files(run: RunContext, plan: VersionPlan) -> ShardSet | None:
         for group in balanced_groups(new, runner, lambda item: (item[0], item[1].record_count))
     ]
     enclosed = runner.run(enclose, tasks, label="enclose vectors", progress=run.stage_progress("enclose"))
-    read = ReadSummary.of(enclosed)
+    read = ReadSummary.from_results(enclosed)
     layout = Layout(np.empty((0, dims), np.float32), np.empty(0, np.uint32), 0, None)
     return ShardSet(layout, file_table(plan, slotted, read.rows, {}, frozenset()), (), read)
 

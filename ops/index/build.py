@@ -44,6 +44,6 @@ def build_shards(run: RunContext, plan: VersionPlan) -> ShardSet | None:
         distances: Any = [shard.routing for shard in shards]
         curve = curve_in_table(layout.codebook, layout.partition_to_shard, layout.routing_queries, distances)
         layout = replace(layout, routing_curve=curve)
-    read = ReadSummary.of(scattered)
+    read = ReadSummary.from_results(scattered)
     fit = LayoutFit.of_build([shard.live_rows for shard in shards], scattered)
     return ShardSet(layout, file_table(plan, context.files, read.rows, {}), tuple(shards), read, fit=fit)

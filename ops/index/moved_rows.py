@@ -186,7 +186,7 @@ def _by_hash(matching: _Matching) -> _MatchOutcome:
     blocks = blocks_by_destination([result.blocks for result in hashed])
     match_tasks = matching.match_tasks(blocks, _staged_dead_hashes(matching) if matching.range_bits else None)
     results = runner.run(match_rows, match_tasks, label="match rows", progress=context.run.stage_progress("matches"))
-    return _joined(matching, results, ReadSummary.of(hashed))
+    return _joined(matching, results, ReadSummary.from_results(hashed))
 
 
 def _staged_dead_hashes(matching: _Matching) -> Mapping[int, tuple[Block, ...]]:
@@ -261,7 +261,7 @@ def _read_summary(
             balls += [(slot, ball) for ball in merge_balls([ball for old in sorted(olds) for ball in balls_of[old]])]
         elif slot in with_other_rows:
             balls.append((slot, endless))
-    return ReadSummary(rows, 0, (BallSet.of(balls, dims),))
+    return ReadSummary(rows, 0, (BallSet.from_balls(balls, dims),))
 
 
 def _joined(matching: _Matching, results: Sequence[MatchResult], read: ReadSummary) -> _MatchOutcome:

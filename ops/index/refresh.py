@@ -138,7 +138,7 @@ def refresh_shards(
     scattered = scatter_rows(context, matches.unmatched, _routes(layout, placement, kept))
     deltas = _scatter_deltas(context, dissolved)
     staged = blocks_by_destination([*(result.blocks for result in scattered), *(delta.blocks for delta in deltas)])
-    arrivals = Arrivals.of(staged, chain(*(delta.passed for delta in deltas)))
+    arrivals = Arrivals.from_blocks(staged, chain(*(delta.passed for delta in deltas)))
     routed = [shard.live_rows + arrivals.count(ShardId(place)) for place, shard in enumerate(kept[: layout.shards])]
     fit = fit_of(base.bound.sizes).after(routed, sum(shard.live_rows for shard in shards), scattered)
     if fit.imbalance and plan.may_build_anew:
@@ -147,7 +147,7 @@ def refresh_shards(
         fit = replace(fit, kept_balance=fit.balance)
     results = _make(context, kept, arrivals, placement, on_kept)
     read = ReadSummary.joined(
-        matches.read if matches.unmatched_are_read else (*matches.read, ReadSummary.of(scattered))
+        matches.read if matches.unmatched_are_read else (*matches.read, ReadSummary.from_results(scattered))
     )
     files = file_table(plan, context.files, read.rows, dead.removed_rows, _referenced(results))
     return ShardSet(layout, files, results, read, sum(shard.live_rows for shard in dissolved), fit)
@@ -218,7 +218,7 @@ class Arrivals:
     """Rows of dissolved deltas whose vectors stay where they lie, by shard"""
 
     @classmethod
-    def of(cls, blocks: Mapping[int, tuple[Block, ...]], passed: Iterable[PassedRows]) -> "Arrivals":
+    def from_blocks(cls, blocks: Mapping[int, tuple[Block, ...]], passed: Iterable[PassedRows]) -> "Arrivals":
         """Arrivals of staged rows, by shard, and of passed rows, which keep their order."""
         by_shard: defaultdict[int, list[PassedRows]] = defaultdict(list)
         for rows in passed:

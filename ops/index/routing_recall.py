@@ -64,7 +64,7 @@ def curve_in_sample(
         return ""
     nearest, _ = exact_top_k(queries, rows, MEASURED_K, metric)
     shards = to_shard[labels[nearest]].astype(np.int64)
-    return encode(_points(ShardCentroids.of(codebook, to_shard), queries, shards, MEASURED_K))
+    return encode(_points(ShardCentroids.from_codebook(codebook, to_shard), queries, shards, MEASURED_K))
 
 
 def curve_in_table(
@@ -77,7 +77,7 @@ def curve_in_table(
 
     queries: f32[Q, D], rows of the table. distances: those of each shard, by shard id.
     """
-    centroids = ShardCentroids.of(codebook, to_shard)
+    centroids = ShardCentroids.from_codebook(codebook, to_shard)
     by_k = ((MEASURED_K, [of_shard.nearest for of_shard in distances]),
             (WIDE_K, [of_shard.wide_nearest for of_shard in distances]))  # fmt: skip
     points: list[Reach] = []

@@ -41,7 +41,7 @@ class ReadSummary:
     """Balls around the vectors of the files"""
 
     @classmethod
-    def of(cls, results: Sequence[StagedRows]) -> "ReadSummary":
+    def from_results(cls, results: Sequence[StagedRows]) -> "ReadSummary":
         """Join the results of tasks; each read other files."""
         return cls(
             rows=dict(pair for result in results for pair in result.live_rows),

@@ -99,7 +99,7 @@ class ShardCentroids:
     metric: Metric
 
     @classmethod
-    def of(
+    def from_codebook(
         cls, codebook: npt.NDArray[np.float32], to_shard: npt.NDArray[np.uint32], metric: Metric = Metric.L2
     ) -> "ShardCentroids":
         """Group the centroids f32[k, D] of a codebook by their shards uint32[k]."""

@@ -110,7 +110,7 @@ class Hits:
         return cls(empty, empty, empty, empty, np.empty(0))
 
     @classmethod
-    def of(cls, candidates: Candidates) -> "Hits":
+    def from_candidates(cls, candidates: Candidates) -> "Hits":
         """All candidates, under their ranks."""
         filled = candidates.files >= 0
         count = filled.size

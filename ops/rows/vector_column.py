@@ -57,7 +57,7 @@ class VectorSchema(Schema):
     _element_types: dict[int, str] = PrivateAttr(default_factory=dict)
 
     @classmethod
-    def of(cls, schema: Schema, field_id: int, element_type: str) -> Schema:
+    def with_element_type(cls, schema: Schema, field_id: int, element_type: str) -> Schema:
         """The schema, in which the vectors of field `field_id` have this element type."""
         if element_type == OF_COLUMN:
             return schema

@@ -38,14 +38,14 @@ class RangeThresholds:
     metric: Metric
 
     @classmethod
-    def of(cls, distance: float, queries: int, metric: Metric, *, inclusive: bool) -> "RangeThresholds":
+    def from_distance(cls, distance: float, queries: int, metric: Metric, *, inclusive: bool) -> "RangeThresholds":
         """The same distance for all queries."""
         return cls(np.full(queries, distance, np.float64), inclusive, metric)
 
     @classmethod
     def none(cls, queries: int, metric: Metric) -> "RangeThresholds":
         """Thresholds that every distance meets."""
-        return cls.of(np.inf, queries, metric, inclusive=True)
+        return cls.from_distance(np.inf, queries, metric, inclusive=True)
 
     def admit(self, queries: I64, distances: F64) -> Bool:
         """bool[n]: whether reported distances f64[n] from queries int64[n] are within the thresholds."""

@@ -183,8 +183,8 @@ class _IndexOpening:
         definition = index if isinstance(index, IndexDefinition) else load_definition(frozen, index)
         live, schema = _snapshot(frozen, self.snapshot)
         field_id = resolve_field(definition, schema, table_name(frozen))
-        schema = VectorSchema.of(schema, field_id, definition.element_type)
-        restriction = Restriction.of(restrictions, table_name(frozen), schema, field_id)
+        schema = VectorSchema.with_element_type(schema, field_id, definition.element_type)
+        restriction = Restriction.from_catalog(restrictions, table_name(frozen), schema, field_id)
         if restriction is not None and (self.tasks.runner is not None or self.sampler.share):
             raise restriction.refusal("It is enforced in this process: open the index without runner and recall_sample")
         storage = self.storage or storage_of(frozen)
@@ -268,8 +268,8 @@ def _open_exact(
     frozen = _frozen(table)
     live, schema = _snapshot(frozen, snapshot)
     field_id = resolve_column(column, schema, table_name(frozen), element_type)
-    schema = VectorSchema.of(schema, field_id, element_type)
-    restriction = Restriction.of(restrictions, table_name(frozen), schema, field_id)
+    schema = VectorSchema.with_element_type(schema, field_id, element_type)
+    restriction = Restriction.from_catalog(restrictions, table_name(frozen), schema, field_id)
     target = SearchTarget(frozen, live, schema, field_id, metric, None, storage or storage_of(frozen), restriction)
     choice = VersionChoice(None, None, "an exact search was requested", ())
 

@@ -141,7 +141,7 @@ def overview(
     opened = with_origins(table, open_version(version, storage))
     head = _head(table, opened, ref)
     live = live_files(table, head)
-    model = RecallModel.of(opened)
+    model = RecallModel.from_version(opened)
     routed = set(model.routed.shards.tolist())
     return Overview(
         table=table_name(table),

@@ -149,7 +149,7 @@ class SearchPipeline:
         """
         if coverage.tail and here is not None and not target.hides_rows:
             self.delta = PrivateDelta(vectors, coverage.tail, here.dims, threads=threads)
-        files = FileScans(vectors if self.delta is None else SourceWithDelta.of(vectors, self.delta), tasks)
+        files = FileScans(vectors if self.delta is None else SourceWithDelta.from_source(vectors, self.delta), tasks)
         self._ranges = RangeSearch(target, choice, vectors, coverage.tail, rows, files, is_complete=is_complete)
         self._scan: FileScan = partial(scan, vectors) if remote is None else remote.scan
         self._search: VersionSearch | None = None if remote is None else remote.search
@@ -390,7 +390,7 @@ class SearchPipeline:
             return None
         values = self.conditions.values
         lacking = values.lacking if values is not None and self._is_complete else frozenset[FileNumber]()
-        return ConjunctionSearch.of(self.conditions.attributes, self._choice.here, lacking, self._threads)
+        return ConjunctionSearch.open(self.conditions.attributes, self._choice.here, lacking, self._threads)
 
 
 def _why_no_recall(choice: VersionChoice, *, is_complete: bool) -> str:

@@ -86,7 +86,7 @@ class IndexReader:
         self._threads = threads
         self._tasks = tasks or TaskChoice()
         self._opening = opening
-        self._coverage = SnapshotCoverage.of(target, choice, stale)
+        self._coverage = SnapshotCoverage.from_choice(target, choice, stale)
         self._reopen = reopen
         self._reload = reload
         self._reloading = ProcessLock()
@@ -328,7 +328,7 @@ class IndexReader:
         require_at_least_one(limit=limit)
         checked = checked_distance(distance)
         vectors = prepare_queries(queries, self._metric, self._choice.dims, self._vectors.element_type)
-        thresholds = RangeThresholds.of(checked, len(vectors), self._metric, inclusive=inclusive)
+        thresholds = RangeThresholds.from_distance(checked, len(vectors), self._metric, inclusive=inclusive)
         returned = self._target.returned(columns)
         try:
             answer = self._pipeline.within(vectors, thresholds, where, limit, costs)

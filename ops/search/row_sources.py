@@ -80,7 +80,7 @@ class SourceAnswer:
     @property
     def hits(self) -> Hits:
         """The rows, one after the other."""
-        return self.rows if isinstance(self.rows, Hits) else Hits.of(self.rows)
+        return self.rows if isinstance(self.rows, Hits) else Hits.from_candidates(self.rows)
 
     def of_queries(self, places: I64) -> "SourceAnswer":
         """The same, for queries that are at some places int64[n], ascending, among others."""

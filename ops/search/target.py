@@ -55,7 +55,7 @@ class Restriction:
     """What the catalog does, in words"""
 
     @classmethod
-    def of(
+    def from_catalog(
         cls, restrictions: ReadRestrictions | None, table: str, schema: Schema, field_id: int
     ) -> "Restriction | None":
         """None where the catalog allows all. `field_id`: of the vector column.
@@ -71,7 +71,7 @@ class Restriction:
         others = [field for field in schema.fields if field not in masked]
         keys = {field.field_id for field in others}.intersection(schema.identifier_field_ids)
         plain = Schema(*others, schema_id=schema.schema_id, identifier_field_ids=sorted(keys))
-        visible = VectorSchema.of(plain, field_id, element_type_of(schema, field_id))
+        visible = VectorSchema.with_element_type(plain, field_id, element_type_of(schema, field_id))
         names = frozenset(field.name for field in masked)
         made = cls(table, row_filter, names, schema, visible, restrictions.what)
         made.require_visible(field.name for field in schema.fields if field.field_id == field_id)
@@ -228,7 +228,7 @@ class SnapshotCoverage:
     """Warnings that every answer has"""
 
     @classmethod
-    def of(cls, target: SearchTarget, choice: VersionChoice, stale: StalePolicy) -> "SnapshotCoverage":
+    def from_choice(cls, target: SearchTarget, choice: VersionChoice, stale: StalePolicy) -> "SnapshotCoverage":
         """The coverage that the policy gives."""
         live = target.live
         uncovered = tuple(FileNumber(number) for number in range(len(live.files)) if number not in choice.covered)

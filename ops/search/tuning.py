@@ -67,7 +67,7 @@ class RecallModel:
     """Number of shards with live rows that have none"""
 
     @classmethod
-    def of(cls, opened: OpenVersion) -> "RecallModel":
+    def from_version(cls, opened: OpenVersion) -> "RecallModel":
         """The model of a version, from its curves and its codebook."""
         table = opened.routing
         rows = sum(entry.live_rows for entry in table.shards)
@@ -77,7 +77,7 @@ class RecallModel:
         measured = [bool(widths(text)) for text, entry in shards if entry.live_rows]
         has_wide = all(widths(text, WIDE_K) for text in main)
         return cls(
-            ShardCentroids.of(table.codebook, table.partition_to_shard, opened.definition.metric),
+            ShardCentroids.from_codebook(table.codebook, table.partition_to_shard, opened.definition.metric),
             len(table.shards),
             combined([(widths(text), entry.live_rows) for text, entry in shards]),
             _routing_curves(opened, rows),

@@ -40,7 +40,7 @@ class CellRows:
     """f32[n]: how far a number may be from its code, at most, but for the rounding of f32"""
 
     @classmethod
-    def of(cls, cell: Cell, query: F64, metric: Metric, bits: int) -> "CellRows":
+    def from_cell(cls, cell: Cell, query: F64, metric: Metric, bits: int) -> "CellRows":
         """The rows of a cell, for a query f64[D] that is prepared."""
         vectors = kernels.decode(CodedCell(cell.lows, cell.steps, cell.codes), bits)
         nodes, slots = cell.nodes.astype(np.int64), cell.file_slots.astype(np.int64)

@@ -36,7 +36,7 @@ class MaskedShard:
     """Searcher that returns live nodes only"""
 
     @classmethod
-    def of(cls, shard: ReadyShard, slot_to_number: I64, live: Bitmap) -> "MaskedShard":
+    def from_shard(cls, shard: ReadyShard, slot_to_number: I64, live: Bitmap) -> "MaskedShard":
         return cls(shard, slot_to_number, live, shard.searcher.masked(live))
 
     @property
@@ -47,7 +47,7 @@ class MaskedShard:
     def completed(self) -> "MaskedShard":
         """The same shard with its codes, if it has been waiting for them and they are made."""
         shard = self.shard.completed()
-        return self if shard is self.shard else MaskedShard.of(shard, self.slot_to_number, self.live)
+        return self if shard is self.shard else MaskedShard.from_shard(shard, self.slot_to_number, self.live)
 
     @property
     def nodes(self) -> int:
@@ -83,11 +83,11 @@ class MaskedShard:
     def restricted(self, allowed: Bitmap) -> "MaskedShard":
         """The same shard with only those live nodes that `allowed` has."""
         live = allowed if self.live.count() == self.nodes else self.live & allowed
-        return MaskedShard.of(self.shard, self.slot_to_number, live)
+        return MaskedShard.from_shard(self.shard, self.slot_to_number, live)
 
     def restricted_to_files(self, files: frozenset[FileNumber]) -> "MaskedShard":
         """The same shard with only those live nodes that lie in `files`. The other files are scanned."""
-        return self.restricted(Bitmap.of(np.isin(self.file_numbers, list(files))))
+        return self.restricted(Bitmap.from_mask(np.isin(self.file_numbers, list(files))))
 
     def candidates(self, nodes: I64, distances: F64) -> Candidates:
         """Nodes int64[Q, k] (-1 and infinitely far where there are fewer) as rows of the table."""
@@ -130,7 +130,7 @@ class ShardMasker:
             number
             for covered_file, number in zip(self._covered_files, self._slot_to_number.tolist(), strict=True)
             if number >= 0
-            and keyed.of(live.files[number].deletes)
+            and keyed.select(live.files[number].deletes)
             and covered_file.delete_fingerprint == fingerprint(live.files[number])
         )
         others = [file for number, file in enumerate(live.files) if number not in self._resolved]
@@ -158,7 +158,7 @@ class ShardMasker:
         if shard.count and int(shard.file_slots.max()) >= len(self._slot_to_number):
             raise BadBlobError(f"shard {shard_id} names a file that the routing blob does not have")
         is_live = self._live_nodes(shard, self._slot_to_number[shard.file_slots], entry.tombstones)
-        return MaskedShard.of(shard, self._slot_to_number, Bitmap.of(is_live))
+        return MaskedShard.from_shard(shard, self._slot_to_number, Bitmap.from_mask(is_live))
 
     def _live_nodes(self, shard: ReadyShard, file_numbers: I64, tombstones: I64) -> Bool:
         """bool[N]: whether the row of each node is live."""

@@ -312,7 +312,7 @@ def _file_rows(
     if approximate is not None and queries is not None:
         query, place = np.nonzero(approximate.files == file)
         if len(query):
-            ranked = FileCandidates.of(file, approximate.positions[query, place], query, queries)
+            ranked = FileCandidates.from_positions(file, approximate.positions[query, place], query, queries)
     return FileRows(positions, ranked)
 
 

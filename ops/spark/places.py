@@ -30,7 +30,7 @@ class Executors:
     """Tasks that they run at once"""
 
     @classmethod
-    def of(cls, session: "SparkSession") -> "Executors":
+    def from_session(cls, session: "SparkSession") -> "Executors":
         """The executors that a session has now."""
         context = getattr(session, "_jsc", None)
         if context is None:  # Spark Connect does not say
@@ -54,11 +54,11 @@ class Places:
 
     def cores(self, session: "SparkSession") -> int:
         """Tasks that run at once on the executors that places are spread over."""
-        return self._executors(Executors.of(session)).cores
+        return self._executors(Executors.from_session(session)).cores
 
     def partitions(self, session: "SparkSession", count: int) -> tuple[range, "DataFrame"]:
         """(at most `count` numbers, one per core; a cached frame of one partition for each)."""
-        executors = self._executors(Executors.of(session))
+        executors = self._executors(Executors.from_session(session))
         digest = hashlib.sha256(f"{executors.addresses} {executors.cores}".encode()).digest()
         start = int.from_bytes(digest[:6], "little")  # another set has other numbers, and so another frame
         count = min(count, executors.cores)

@@ -92,7 +92,7 @@ class SparkRunner:
     def parallelism(self) -> int:
         """Cores of the executors; of a runner in place, of those that its places are spread over."""
         session = self._session
-        return places_of(session).cores(session) if self.keeps_places else Executors.of(session).cores
+        return places_of(session).cores(session) if self.keeps_places else Executors.from_session(session).cores
 
     def in_place(self) -> "SparkRunner":
         """The same runner, whose tasks run where those of the same number ran before, in jobs of as many tasks.

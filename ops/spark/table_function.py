@@ -188,7 +188,7 @@ def plan(
     snapshot = arguments.get("snapshot")
     schema = schema_at(loaded, snapshot)
     definition = load_definition(loaded, arguments["index"])
-    schema = VectorSchema.of(schema, resolve_field(definition, schema, name), definition.element_type)
+    schema = VectorSchema.with_element_type(schema, resolve_field(definition, schema, name), definition.element_type)
     _require_vectors(query, definition)
     k, where, search_list = arguments.get("k", 10), arguments.get("where"), arguments.get("search_list")
     require_at_least_one(k=k, search_list=search_list)

@@ -137,7 +137,7 @@ def count_of(query: Node, part: str, values: Values) -> int | None:
     count = clause.args.get("count") or clause.args.get("expression")
     if count is None:
         raise SqlError(f"{shown(clause).strip()}: give a number of rows")
-    value: Any = values.of(count)
+    value: Any = values.evaluate(count)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_ROWS:
         raise SqlError(f"{part.upper()} {value}: it is a number of rows, up to {_MAX_ROWS}")
     return value
@@ -149,7 +149,7 @@ def snapshot_of(table: Node, values: Values) -> int | str | datetime | None:
         return None
     if version.args.get("kind") != "AS OF":
         raise NotIndexableError(f"{shown(version)}: only one snapshot is read, AS OF")
-    snapshot = values.of(version.expression)
+    snapshot = values.evaluate(version.expression)
     if version.this == "TIMESTAMP":
         if isinstance(snapshot, datetime):
             return snapshot

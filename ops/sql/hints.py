@@ -33,7 +33,7 @@ def _option(name: str, node: Node, values: Values) -> Any:
     if name == "index":
         return _index_name(arguments[0])
     try:
-        value = values.of(arguments[0])
+        value = values.evaluate(arguments[0])
     except NotIndexableError as error:
         raise SqlError(f"{shown(node)}: {error}") from None
     kinds: tuple[type, ...]

@@ -208,7 +208,7 @@ def _bound(node: Node, values: Values) -> tuple[Node, float, bool] | None:
     sides = _LOWER if larger else _UPPER
     if comparison not in sides:
         return None
-    limit = values.of(right)
+    limit = values.evaluate(right)
     if isinstance(limit, bool) or not isinstance(limit, int | float | Decimal) or math.isnan(limit):
         raise NotIndexableError(f"{shown(node)}: {limit!r} is no distance")
     return left, -float(limit) if larger else float(limit), sides[comparison]

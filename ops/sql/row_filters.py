@@ -62,7 +62,7 @@ class RowFilter:
 def read_filter(node: Node, values: Values) -> RowFilter:
     """Raises NotIndexableError for what Iceberg has no filter for: functions, arithmetic, columns on both sides."""
     reading = _Reading(values)
-    return RowFilter(reading.of(node), tuple(reading.comparisons), shown(node))
+    return RowFilter(reading.filter_of(node), tuple(reading.comparisons), shown(node))
 
 
 def joined(filters: Sequence[RowFilter]) -> RowFilter | None:
@@ -128,7 +128,7 @@ class _Reading:
         self._values = values
         self.comparisons: list[Comparison] = []
 
-    def of(self, node: Node) -> BooleanExpression:
+    def filter_of(self, node: Node) -> BooleanExpression:
         rule = _RULES.get(type(node))
         if rule is None:
             raise NotIndexableError(
@@ -237,10 +237,10 @@ _RULES: dict[type, Callable[[_Reading, Any], BooleanExpression]] = {
     **dict.fromkeys(_COMPARISONS, _Reading.compared),
     exp.Boolean: lambda _, node: AlwaysTrue() if node.this else AlwaysFalse(),
     exp.Column: _Reading.true,
-    exp.Paren: lambda reading, node: reading.of(node.this),
-    exp.And: lambda reading, node: And(reading.of(node.left), reading.of(node.right)),
-    exp.Or: lambda reading, node: Or(reading.of(node.left), reading.of(node.right)),
-    exp.Not: lambda reading, node: Not(reading.of(node.this)),
+    exp.Paren: lambda reading, node: reading.filter_of(node.this),
+    exp.And: lambda reading, node: And(reading.filter_of(node.left), reading.filter_of(node.right)),
+    exp.Or: lambda reading, node: Or(reading.filter_of(node.left), reading.filter_of(node.right)),
+    exp.Not: lambda reading, node: Not(reading.filter_of(node.this)),
     exp.Is: _Reading.is_null,
     exp.IsNan: _Reading.is_nan,
     exp.In: _Reading.listed,

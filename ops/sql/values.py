@@ -33,7 +33,7 @@ class Values:
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         self._parameters = parameters
 
-    def of(self, node: Node) -> Any:  # noqa: PLR0911  one per kind of node
+    def evaluate(self, node: Node) -> Any:  # noqa: PLR0911  one per kind of node
         """The Python value: of a number with a point a Decimal, with an exponent a float; of DATE '...' a date.
 
         Raises NotIndexableError for what is no constant, SqlError for a missing parameter.
@@ -46,7 +46,7 @@ class Values:
             case exp.Neg():
                 return self._minus(node)
             case exp.Paren():
-                return self.of(node.this)
+                return self.evaluate(node.this)
             case exp.Cast():
                 return self._typed(node)
             case exp.HexString():
@@ -54,7 +54,7 @@ class Values:
             case exp.Placeholder():
                 return self._parameter(node)
             case exp.Array():
-                return [self.of(item) for item in node.expressions]
+                return [self.evaluate(item) for item in node.expressions]
         raise NotIndexableError(f"{shown(node)} is no constant: give a literal or a parameter")
 
     def _minus(self, node: Node) -> Any:
@@ -72,7 +72,7 @@ class Values:
         sql_type = node.to.this
         if sql_type in _SUFFIXES and isinstance(node.this, exp.Literal) and not node.this.is_string:  # 1L, 1.5D
             return _SUFFIXES[sql_type](node.this.this)
-        value = self.of(node.this)
+        value = self.evaluate(node.this)
         if isinstance(value, str) and sql_type in (exp.DType.DATE, *_TIMES) and not node.to.expressions:
             return _time(node, value)
         if sql_type is exp.DType.ARRAY and isinstance(value, list) and node.to.expressions[0].this is exp.DType.DOUBLE:
@@ -81,7 +81,7 @@ class Values:
 
     def comparable(self, node: Node) -> Any:
         """The value that a column is compared with. Raises NotIndexableError for null and for lists."""
-        value = None if isinstance(node, exp.Null) else self.of(node)
+        value = None if isinstance(node, exp.Null) else self.evaluate(node)
         if value is None:
             raise NotIndexableError(f"no comparison with a null ({shown(node)}) is true: write IS NULL")
         if isinstance(value, list | tuple | dict | np.ndarray):
@@ -90,7 +90,7 @@ class Values:
 
     def vector(self, node: Node) -> tuple[float, ...] | bytes:
         """The vector that distances are measured from: numbers, or bytes as a column of bytes has them."""
-        value = self.of(node)
+        value = self.evaluate(node)
         if isinstance(value, bytes):
             return value
         if isinstance(value, list):

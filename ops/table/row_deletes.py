@@ -62,7 +62,7 @@ def deleted_by_file(
         parts[file.path] = []
         group = alike.setdefault(id(file.deletes), set())
         group.add(file.path)
-        others = without_keys.of(file.deletes)
+        others = without_keys.select(file.deletes)
         if len(others) < len(file.deletes):
             by_key[file.path] = file
         for delete in others:
@@ -129,12 +129,13 @@ def deleted_in_group(
     positions = DeleteFilter(lambda delete: delete.kind is DeleteKind.POSITION)
     covered: Counter[str] = Counter()  # data files by position delete file
     for group in groups.values():
-        for delete in positions.of(group[0].deletes):
+        for delete in positions.select(group[0].deletes):
             covered[delete.path] += len(group)
     together = (
         group
         for group in groups.values()
-        if keyed.of(group[0].deletes) or any(covered[delete.path] > 1 for delete in positions.of(group[0].deletes))
+        if keyed.select(group[0].deletes)
+        or any(covered[delete.path] > 1 for delete in positions.select(group[0].deletes))
     )
     return deleted_by_file(open_store, chain.from_iterable(together))
 

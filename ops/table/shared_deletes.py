@@ -164,7 +164,7 @@ class DeleteFilter:
         self._condition = condition
         self._of_pools: dict[DeletePool, ChosenDeletes] = {}
 
-    def of(self, deletes: Collection[DeleteFile]) -> Deletes:
+    def select(self, deletes: Collection[DeleteFile]) -> Deletes:
         """Those that meet the condition."""
         own, chosen = parts_of(deletes)
         meeting = (ChosenDeletes(part.pool, part.bits & self._all_of(part.pool).bits) for part in chosen)

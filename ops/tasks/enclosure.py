@@ -52,7 +52,7 @@ def enclose(task: EnclosureTask) -> StagedRows:
         live_rows.append((slot, count))
         balls += [(slot, ball) for ball in partition_balls(reach, centers)]
         pa.default_memory_pool().release_unused()
-    return StagedRows((), tuple(live_rows), vectors_of.without_vector, BallSet.of(balls, dims))
+    return StagedRows((), tuple(live_rows), vectors_of.without_vector, BallSet.from_balls(balls, dims))
 
 
 def _centers(vectors: npt.NDArray[np.float32], task: EnclosureTask) -> npt.NDArray[np.float32]:

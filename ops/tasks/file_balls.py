@@ -29,7 +29,7 @@ class BallSet:
     """f32[n]"""
 
     @classmethod
-    def of(cls, balls: Iterable[tuple[int, Ball]], dims: int) -> "BallSet":
+    def from_balls(cls, balls: Iterable[tuple[int, Ball]], dims: int) -> "BallSet":
         """Gather (file slot, ball) pairs into arrays."""
         pairs = list(balls)
         return cls(

@@ -172,7 +172,7 @@ def _curve(
         return []
     metric = Metric.of_code(shard.metric)
     _, exact = exact_top_k(vectors[query_nodes], vectors, k, metric, is_live=others)
-    searcher = searcher.masked(Bitmap.of(others), unreachable=count)
+    searcher = searcher.masked(Bitmap.from_mask(others), unreachable=count)
     if shard.codes is not None:
         widths = CURVE_WIDTHS if k == GATE_K else WIDE_CURVE_WIDTHS
         settings = [*((width, 1) for width in widths), *_RERANKED[k]]
@@ -223,7 +223,7 @@ def searcher_for(
     shard: Shard, vectors: npt.NDArray[np.float32], is_live: npt.NDArray[np.bool_], searcher: Searcher | None
 ) -> Searcher:
     """A searcher for some live nodes: the one there is, whose codes take reading all vectors, or a new one."""
-    return searcher_of(shard, vectors, is_live) if searcher is None else searcher.masked(Bitmap.of(is_live))
+    return searcher_of(shard, vectors, is_live) if searcher is None else searcher.masked(Bitmap.from_mask(is_live))
 
 
 @contextmanager

@@ -94,7 +94,7 @@ def _inputs(task: ScatterTask) -> Iterator[bytes | npt.NDArray[Any] | str | int 
 
 def _scatter(task: ScatterTask, storage: Storage) -> StagedRows:
     dims = task.column.dims
-    partitions = CentroidGroups.of(task.codebook, threads=task.threads)
+    partitions = CentroidGroups.from_centroids(task.codebook, threads=task.threads)
     live_rows: list[tuple[FileSlot, int]] = []
     balls: list[tuple[FileSlot, Ball]] = []
     distances: list[float] = []
@@ -127,5 +127,5 @@ def _scatter(task: ScatterTask, storage: Storage) -> StagedRows:
             pa.default_memory_pool().release_unused()  # decoded pages; the build that follows needs the room
             balls += [(selection.slot, ball) for ball in partition_balls(reach, task.codebook)]
     return StagedRows(
-        writers.blocks(), tuple(live_rows), vectors_of.without_vector, BallSet.of(balls, dims), tuple(distances)
+        writers.blocks(), tuple(live_rows), vectors_of.without_vector, BallSet.from_balls(balls, dims), tuple(distances)
     )

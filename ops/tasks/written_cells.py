@@ -43,7 +43,7 @@ def make_cells(
     if not parts:
         return None
     centers = kernels.encode_centers(np.stack([vectors[nodes].mean(axis=0, dtype=np.float64) for nodes in parts]))
-    trial = _Trial.of(vectors, is_live, Metric.of_code(shard.metric), seed=seed)
+    trial = _Trial.from_vectors(vectors, is_live, Metric.of_code(shard.metric), seed=seed)
     cells = cell_blob.encode(
         (_cell(shard, nodes, kernels.encode(vectors[nodes], bits)) for nodes in parts),
         counts=[len(nodes) for nodes in parts],
@@ -77,7 +77,7 @@ class _Trial:
     """f64[Q, k]: their distances"""
 
     @classmethod
-    def of(
+    def from_vectors(
         cls, vectors: npt.NDArray[np.float32], is_live: npt.NDArray[np.bool_], metric: Metric, *, seed: int
     ) -> "_Trial":
         live = np.flatnonzero(is_live)
@@ -112,7 +112,7 @@ class _Trial:
             query, k = self.vectors[node].astype(np.float64), self.nearest.shape[1]
             order, _ = centers.ranked(query, self.metric)
             own = [cells.cell(number) for number in order[: chosen_cells(lengths[order], probes)].tolist()]
-            rows = CellRows.joined([CellRows.of(cell, query, self.metric, bits) for cell in own])
+            rows = CellRows.joined([CellRows.from_cell(cell, query, self.metric, bits) for cell in own])
             rows = rows.at_places(self.is_live[rows.nodes] & (rows.nodes != node))
             best = rows.nodes[nearest_first(rows, k, bits)]
             distances = pair_distances(query[None], self.vectors, np.zeros(len(best), np.int64), best, self.metric)

@@ -29,7 +29,7 @@ class Marks:
     """A cell of tombstones, or of rows that are not covered"""
 
     @classmethod
-    def of(cls, console: "Console") -> "Marks":
+    def from_console(cls, console: "Console") -> "Marks":
         """Blocks, or letters of ASCII where the terminal's encoding has no blocks."""
         return cls("    #####", "-") if console.options.ascii_only else cls(" ▏▎▍▌▋▊▉█", "░")
 
@@ -41,7 +41,7 @@ class Marks:
 
 def draw(console: "Console", overview: "Overview", milliseconds: Sequence[float] | None) -> None:
     """Draw shards, coverage, and the curve of recall over cost; with the times that were measured here, if any."""
-    marks = Marks.of(console)
+    marks = Marks.from_console(console)
     for part in (
         _shards(overview, marks),
         _storage(overview),

@@ -101,7 +101,7 @@ def graphs(rows: Rows) -> Digests:
 
 def by_codes(rows: Rows) -> Digests:
     even = rows.even
-    live = Bitmap.of(even[:, 0] > even[0, 0])
+    live = Bitmap.from_mask(even[:, 0] > even[0, 0])
     searcher = Searcher(rows.graph, even, Metric.L2, coded_from=1)
     masked = searcher.masked(Bitmap.of_rows(live.places()[::2], ROWS))
     ids, _, stats = searcher.search(even[:5] + 0.1, 3, search_list=12)
@@ -154,7 +154,9 @@ def over_postings(rows: Rows) -> Digests:
     even = rows.even
     coded = scalar_quantization.encode(even)
     every = np.arange(ROWS, dtype=np.uint32)
-    postings = Postings.of([(np.array([0, ROWS, ROWS + 3]), np.append(every, [7, 9, 70]).astype(np.uint32))], 4 * ROWS)
+    postings = Postings.from_parts(
+        [(np.array([0, ROWS, ROWS + 3]), np.append(every, [7, 9, 70]).astype(np.uint32))], 4 * ROWS
+    )
     own = common_rows(postings, np.array([0, 1, 0], np.int32), np.array([0, 2, 3]), np.resize(every, 4 * ROWS), ROWS)
     out = {}
     assert coded is not None
@@ -186,7 +188,7 @@ def by_rotated_bits(rows: Rows) -> Digests:
 
 def without_graphs(rows: Rows) -> Digests:
     even = rows.even
-    bounds = CodedBounds.of(even)
+    bounds = CodedBounds.from_vectors(even)
     assert bounds is not None
     assert (bounds.least_distances(even[7].astype(np.float64)) <= np.linalg.norm(even - even[7], axis=1) + 1e-6).all()
     kmeans.train(even, 4, seed=0, iterations=1)

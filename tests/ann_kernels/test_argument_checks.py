@@ -71,7 +71,7 @@ def nodes(slots: list[int], positions: int, live: int, files: tuple[int, int, in
             "the graph has 2 nodes, but there are 3 PQ codes",
         ),
         (
-            partial(SEARCHER.masked, Bitmap.of(np.ones(3, np.bool_))),
+            partial(SEARCHER.masked, Bitmap.from_mask(np.ones(3, np.bool_))),
             DimensionError,
             "the graph has 2 nodes, but there are 3 live",
         ),

@@ -27,7 +27,7 @@ USES_KERNELS = """
 import json
 import numpy as np
 from icepuffin.ann_kernels.rows import bitmap
-live = bitmap.Bitmap.of(np.random.default_rng(0).random(1_000) < 0.5)
+live = bitmap.Bitmap.from_mask(np.random.default_rng(0).random(1_000) < 0.5)
 count, rows = live.count(), live.rows().tolist()
 hits = sum(sum(kernel.stats.cache_hits.values()) for kernel in (bitmap._count, bitmap.next_places))
 print(json.dumps({"hits": hits, "count": count, "rows": rows}))
@@ -128,7 +128,7 @@ sys.path.insert(0, sys.argv[1])
 import numpy as np
 from icepuffin.ann_kernels.rows import bitmap
 assert bitmap.__file__.startswith(sys.argv[1])
-print(bitmap.Bitmap.of(np.array([True, True, False, True])).count())
+print(bitmap.Bitmap.from_mask(np.array([True, True, False, True])).count())
 """
 
 

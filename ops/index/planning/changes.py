@@ -200,8 +200,8 @@ class LaterDeletes:
         be live again, and older deletes need not be read. Else the file itself.
         """
         if id(file.deletes) not in self._split:
-            later = self._later.of(file.deletes)
-            older = self._older.of(file.deletes) if later else file.deletes
+            later = self._later.select(file.deletes)
+            older = self._older.select(file.deletes) if later else file.deletes
             self._split[id(file.deletes)] = fingerprint(replace(file, deletes=older)), later
         older_fingerprint, later = self._split[id(file.deletes)]
         return (

@@ -29,7 +29,7 @@ def deleted_rows(
     `deleted_by_file`.
     """
     keyed = DeleteFilter(compares_keys)
-    compared = [file for file in files if keyed.of(file.deletes)]
+    compared = [file for file in files if keyed.select(file.deletes)]
     size = _KEY_BYTES * sum(file.record_count for file in compared)
     if size <= SMALL_WORK or runner.parallelism == 1:
         return deleted_by_file(lambda path: open_storage(path, storage), files)
@@ -40,5 +40,5 @@ def deleted_rows(
         file.path: deletion_vector_blob.decode(rows)
         for (_, file), rows in zip(chain(*groups), chain(*results), strict=True)
     }
-    others = [file for file in files if not keyed.of(file.deletes)]
+    others = [file for file in files if not keyed.select(file.deletes)]
     return deleted_by_file(lambda path: open_storage(path, storage), others) | by_tasks

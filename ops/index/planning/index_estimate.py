@@ -223,7 +223,7 @@ def _live_rows(files: Sequence[LiveFile]) -> int:
     Equality deletes count for none: which rows they remove is known once the files' keys are read.
     """
     counted = DeleteFilter(lambda delete: not compares_keys(delete))
-    deleted = ((delete.record_count for delete in counted.of(file.deletes)) for file in files)
+    deleted = ((delete.record_count for delete in counted.select(file.deletes)) for file in files)
     return sum(max(0, file.record_count - sum(counts)) for file, counts in zip(files, deleted, strict=True))
 
 

@@ -90,7 +90,7 @@ class VersionRecall:
     """Live rows of shards that were not measured since they lost rows: they count as they were before."""
 
     @classmethod
-    def of(cls, shards: Iterable[tuple[ShardRecall, int]]) -> "VersionRecall":
+    def from_shards(cls, shards: Iterable[tuple[ShardRecall, int]]) -> "VersionRecall":
         """The sum over shards, each with its live rows."""
         measured = list(shards)
         rows = Counter[RecallBasis]()

@@ -229,7 +229,7 @@ def _build_plan(run: RunContext, definition: IndexDefinition, snapshot_id: Snaps
         reason="there is no version to start from",
         definition=replace(with_column_ids(definition, table.schema(), table_name(table)), field_id=field_id),
         live=live,
-        schema=VectorSchema.of(schema, field_id, definition.element_type),
+        schema=VectorSchema.with_element_type(schema, field_id, definition.element_type),
         field_id=field_id,
         tag=tag,
         expected_ref=own_tag_target(table, tag),

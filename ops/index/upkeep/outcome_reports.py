@@ -53,7 +53,7 @@ def reuse_report(plan: VersionPlan, clock: StageClock, existing: DerivedVersion)
         shards=len(routing.shards),
         deltas=max(0, len(routing.shards) - routing.routed_shards),
         recall=_mean_recall(recalls),
-        recall_basis=VersionRecall.of(recalls) if recalls else None,
+        recall_basis=VersionRecall.from_shards(recalls) if recalls else None,
         bytes_total=plan.base.bytes_total,
         fit=fit_of(existing.sizes) if routing.shards else None,
         shard_reports=tuple(
@@ -114,7 +114,7 @@ def new_version_report(
         shards_rebuilt=sum(shard.how is How.REBUILT for shard in shards),
         shards_copied=sum(shard.how.keeps_bytes for shard in shards),
         recall=_mean_recall(recalls),
-        recall_basis=VersionRecall.of(recalls) if recalls else None,
+        recall_basis=VersionRecall.from_shards(recalls) if recalls else None,
         bytes_total=file.bytes_total,
         bytes_written=file.bytes_total - file.bytes_shared - file.bytes_copied,
         bytes_shared=file.bytes_shared,

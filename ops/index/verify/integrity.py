@@ -131,7 +131,7 @@ def check_integrity(run: RunContext, version: DerivedVersion) -> Integrity:
             faults += included_faults(run, version, included, dict(covered.files), schemas)
         if not faults and definition.has_graphs:
             search = _self_search(run, covered, expected, stored, drawn)
-            searched, fault = SelfSearch.of(search, shards=shards), fault_of(search, definition.target_recall)
+            searched, fault = SelfSearch.from_result(search, shards=shards), fault_of(search, definition.target_recall)
             faults += [fault] if fault else []
     except (LaterFormatError, LaterDefinitionError) as error:
         from_later_release = not faults
@@ -230,7 +230,7 @@ def _covered_rows(
         paths=frozenset(paths.values()),
         record_count=live.record_count,
         column=VectorColumn(
-            VectorSchema.of(schema, field_id, definition.element_type),
+            VectorSchema.with_element_type(schema, field_id, definition.element_type),
             field_id,
             expected.dims,
             definition.metric,

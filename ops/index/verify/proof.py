@@ -97,7 +97,7 @@ def require_rows(run: RunContext, plan: VersionPlan, shard_set: ShardSet, file: 
         raise _coverage_error(where, fault)
     if in_turn is not None and in_turn not in searched:  # a search reads all of a shard, and compares its checksums
         check_kept(file.shards[in_turn], in_turn, run.storage)
-    return SelfSearch.of(result, shards=len(searched))
+    return SelfSearch.from_result(result, shards=len(searched))
 
 
 def require_enclosed(plan: VersionPlan, file: VersionFile, storage: StorageConfig) -> None:

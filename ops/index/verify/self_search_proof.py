@@ -39,7 +39,7 @@ class SelfSearch:
     """recall@100 of `wide_queries`, by default parameters; 1.0 where there are none."""
 
     @classmethod
-    def of(cls, result: "SelfSearchResult", *, shards: int) -> "SelfSearch":
+    def from_result(cls, result: "SelfSearchResult", *, shards: int) -> "SelfSearch":
         low, high = confidence_interval(result.recall, result.queries)
         return cls(
             rows=result.rows,

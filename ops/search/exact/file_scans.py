@@ -140,7 +140,7 @@ class FileScans:
             merge_sorted([scan.candidates for scan in scans], k),
             sum(scan.compared for scan in scans),
             tuple(number for scan in scans for number in scan.files),
-            SkippedRows.of([scan.skipped for scan in scans]),
+            SkippedRows.from_parts([scan.skipped for scan in scans]),
         )
         read.by_tasks += len(scan.files)
         return scan
@@ -173,7 +173,7 @@ class FileScans:
         return WithinScan(
             Hits.ranked([scan.hits for scan in scans], limit),
             sum(scan.compared for scan in scans),
-            SkippedRows.of([scan.skipped for scan in scans]),
+            SkippedRows.from_parts([scan.skipped for scan in scans]),
         )
 
     def matches(self, predicate: RowPredicate, files: Sequence[FileNumber]) -> tuple[Mapping[FileNumber, I64], str]:

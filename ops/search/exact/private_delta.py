@@ -311,7 +311,7 @@ class SourceWithDelta(VectorSource):
         return tail if self.delta and self.delta.has(matches, tail) else frozenset()
 
     @classmethod
-    def of(cls, source: VectorSource, delta: PrivateDelta) -> "SourceWithDelta":
+    def from_source(cls, source: VectorSource, delta: PrivateDelta) -> "SourceWithDelta":
         return cls(source.live, source.schema, source.field_id, source.metric, source.storage, source.dims, delta=delta)
 
     def rows(

@@ -61,7 +61,9 @@ class FileBalls:
         reaches = self.radii * (1 + self.centers.shape[1] * _ROUNDING)
         object.__setattr__(self, "reaches", reaches)
         object.__setattr__(self, "wide_reaches", reaches + _ROUNDING * (lengths(self.centers) + self.radii))
-        object.__setattr__(self, "codes", CodedBounds.of(self.centers) if len(self.radii) >= _FEWEST_CODED else None)
+        object.__setattr__(
+            self, "codes", CodedBounds.from_vectors(self.centers) if len(self.radii) >= _FEWEST_CODED else None
+        )
         object.__setattr__(self, "starts", np.flatnonzero(np.diff(self.numbers, prepend=-1)))
 
     @classmethod

@@ -63,7 +63,7 @@ class SkippedRows:
         """File, row and fault of the first row without a distance"""
 
     @classmethod
-    def of(cls, parts: Iterable["SkippedRows"]) -> "SkippedRows":
+    def from_parts(cls, parts: Iterable["SkippedRows"]) -> "SkippedRows":
         """All of them together."""
         whole = cls()
         for part in parts:

@@ -283,7 +283,7 @@ class ColdShards:
         """The live rows of a cell that was read."""
         cold_shard = self._cold_shard(shard)
         read = cold_shard.directory.cell(cell, search.cells[shard, cell])
-        rows = CellRows.of(read, query, self._opened.definition.metric, cold_shard.directory.bits)
+        rows = CellRows.from_cell(read, query, self._opened.definition.metric, cold_shard.directory.bits)
         if cold_shard.addresses is not None:
             rows = rows.moved(*cold_shard.addresses)
         numbers = self._masker.live_numbers(ShardId(shard), rows.nodes, rows.file_slots, rows.row_positions)

@@ -93,7 +93,7 @@ class ConjunctionSearch:
         self._postings: Postings = _NO_POSTINGS
 
     @classmethod
-    def of(
+    def open(
         cls, attributes: Attributes | None, version: object, lacking: Collection[FileNumber], threads: int
     ) -> "ConjunctionSearch | None":
         """None for a version whose nodes are not compared by the table's own vectors, here. `lacking`: live
@@ -201,7 +201,7 @@ class ConjunctionSearch:
         """Add the lists of a column to those of others."""
         before = self._postings
         parts = [(before.starts, before.rows)] if len(before) else []
-        self._postings = Postings.of([*parts, (starts, rows)], int(self._attributes.starts[-1]))
+        self._postings = Postings.from_parts([*parts, (starts, rows)], int(self._attributes.starts[-1]))
         self._first_lists[field_id] = len(before)
 
     def _columns(self, lists: I32) -> list[str]:

@@ -95,7 +95,7 @@ class DistributedVersion:
         self.metric: Metric = job.metric
         self.search_list = job.opened.definition.search_list
         self.dims = job.opened.routing.dims
-        self.recall_model = RecallModel.of(job.opened)
+        self.recall_model = RecallModel.from_version(job.opened)
         self.index_bytes = sum(stored.length for stored in job.opened.shards)
         self.exact = not any(shard.rounded for shard in shards)
         self.column_is_double = job.column_is_double
@@ -202,7 +202,7 @@ class DistributedVersion:
         groups = balanced(counts.tolist(), max(1, self._runner.parallelism))
         tasks = [
             [
-                FileCandidates.of(FileNumber(int(numbers[place])), positions[rows], query[rows], queries)
+                FileCandidates.from_positions(FileNumber(int(numbers[place])), positions[rows], query[rows], queries)
                 for place, rows in ((place, rows_by_file[place]) for place in group)
             ]
             for group in groups

@@ -314,7 +314,7 @@ def version_of(
         definition.metric,
         definition.search_list,
         opened.routing.dims,
-        recall_model or RecallModel.of(opened),
+        recall_model or RecallModel.from_version(opened),
         sum(stored.length for stored in opened.shards),
         rounded=any(shard.shard.rounded for shard in shards.values()),
         lean=any(shard.vectors is None for shard in shards.values()),

@@ -140,7 +140,7 @@ class FileCandidates:
     """f64[Q, D] prepared: queries that have a candidate here"""
 
     @classmethod
-    def of(cls, file: FileNumber, positions: I64, query: I64, queries: F64) -> "FileCandidates":
+    def from_positions(cls, file: FileNumber, positions: I64, query: I64, queries: F64) -> "FileCandidates":
         """Candidates at `positions` of a file, of queries[query]; only queries with a candidate are kept."""
         present, places = np.unique(query, return_inverse=True)
         return cls(file, positions, places.astype(np.int64), queries[present])
@@ -191,7 +191,7 @@ class SearchWorker:
 
     @cached_property
     def recall_model(self) -> RecallModel:
-        return RecallModel.of(self._version)
+        return RecallModel.from_version(self._version)
 
     @property
     def _version(self) -> OpenVersion:

@@ -44,7 +44,7 @@ class GroundTruth:
     """bool[Q]: whether there may be more rows as near as the k-th than `addresses` has"""
 
     @classmethod
-    def of(cls, candidates: Candidates, k: int) -> "GroundTruth":
+    def from_candidates(cls, candidates: Candidates, k: int) -> "GroundTruth":
         is_row = np.isfinite(candidates.distances)
         last = np.maximum(is_row[:, :k].sum(axis=1) - 1, 0)[:, None]
         limits = np.take_along_axis(candidates.distances, last, axis=1)
@@ -103,12 +103,12 @@ class RecallTrial:
         Reads the vector column of the data files, again where more rows are as near as the k-th than were looked for.
         """
         width = k + _TIES
-        truth = GroundTruth.of(self._nearest(queries, width), k)
+        truth = GroundTruth.from_candidates(self._nearest(queries, width), k)
         while not self.version.exact and width <= self.rows and len(tied := np.flatnonzero(truth.more_ties)):
             width = min(_MORE_TIES * width, self.rows + 1)
             if len(tied) * width > _MAX_PAIRS:
                 break
-            truth = truth.replaced(tied, GroundTruth.of(self._nearest(queries[tied], width), k))
+            truth = truth.replaced(tied, GroundTruth.from_candidates(self._nearest(queries[tied], width), k))
         return truth
 
     def _nearest(self, queries: F64, count: int) -> Candidates:

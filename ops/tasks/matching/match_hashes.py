@@ -136,7 +136,9 @@ def hash_files(task: HashTask) -> StagedRows:
     slots = [selection.slot for selection in task.files]
     live_rows = tuple((slot, count) for slot, (count, _) in zip(slots, read_files, strict=True))
     balls = [(slot, ball) for slot, (_, file_balls) in zip(slots, read_files, strict=True) for ball in file_balls]
-    return StagedRows(writers.blocks(), live_rows, vectors_of.without_vector, BallSet.of(balls, task.column.dims))
+    return StagedRows(
+        writers.blocks(), live_rows, vectors_of.without_vector, BallSet.from_balls(balls, task.column.dims)
+    )
 
 
 def _ahead(items: Iterator[T], threads: ThreadPoolExecutor) -> Iterator[T]:

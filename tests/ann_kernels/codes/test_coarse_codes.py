@@ -215,7 +215,7 @@ def kept_rows(table: CodedVectors, query: np.ndarray, metric: Metric, rows: np.n
     dims = table.vectors.shape[1]
     by_row, apart = (
         _kept_rows(table, halves, query, metric, rows, k)
-        for halves in (CoarseTable.of(table.halves, dims), CoarseTable.of_scan(table.halves, dims))
+        for halves in (CoarseTable.from_rows(table.halves, dims), CoarseTable.of_scan(table.halves, dims))
     )
     assert by_row == apart
     return by_row

@@ -18,7 +18,7 @@ def test_no_bound_is_over_the_true_distance(seed: int, dims: int, scale: float, 
     rng = np.random.default_rng(seed)
     vectors = (scale * (offset + spread * rng.standard_normal((30, dims)))).astype(np.float32)
     vectors[3, 0] *= 50
-    bounds = CodedBounds.of(vectors)
+    bounds = CodedBounds.from_vectors(vectors)
     assert bounds is not None
     near = vectors[5].astype(np.float64)
     for query in (near, near + 1e-9 * scale, scale * (offset + 3 * rng.standard_normal(dims))):
@@ -30,7 +30,7 @@ def test_no_bound_is_over_the_true_distance(seed: int, dims: int, scale: float, 
 def test_a_bound_is_close(dims: int) -> None:
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((500, dims)).astype(np.float32)
-    bounds = CodedBounds.of(vectors)
+    bounds = CodedBounds.from_vectors(vectors)
     assert bounds is not None
     query = rng.standard_normal(dims)
     true = np.linalg.norm(vectors - query, axis=1)
@@ -38,10 +38,10 @@ def test_a_bound_is_close(dims: int) -> None:
 
 
 def test_nothing_and_vectors_without_codes_have_no_bounds() -> None:
-    assert CodedBounds.of(np.empty((0, 4), np.float32)) is None
+    assert CodedBounds.from_vectors(np.empty((0, 4), np.float32)) is None
     tiny = np.random.default_rng(0).standard_normal((3, 4)) * 1e-42
-    assert CodedBounds.of(tiny.astype(np.float32)) is None
+    assert CodedBounds.from_vectors(tiny.astype(np.float32)) is None
     far_apart = np.full((4, 3), -3e38, np.float32)
     far_apart[0, 1] = 3e38
-    assert CodedBounds.of(far_apart) is None
-    assert CodedBounds.of(far_apart / 8) is not None
+    assert CodedBounds.from_vectors(far_apart) is None
+    assert CodedBounds.from_vectors(far_apart / 8) is not None

@@ -27,7 +27,7 @@ def clustered(count: int, seed: int, offset: float = 0.0) -> np.ndarray:
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 def test_labels_are_of_near_centroids_and_distances_are_their_own(offset: float) -> None:
     vectors, centroids = clustered(3_000, 1, offset), clustered(900, 2, offset)
-    labels, squared = CentroidGroups.of(centroids).assign(vectors)
+    labels, squared = CentroidGroups.from_centroids(centroids).assign(vectors)
     _, least = kmeans.assign(vectors, centroids)
     own = np.square(vectors.astype(float) - centroids[labels]).sum(axis=1)
     np.testing.assert_allclose(squared, own, rtol=1e-5)

@@ -250,7 +250,7 @@ def test_a_search_by_codes_finds_most_of_the_nearest(bits: int, metric: Metric) 
     by_all = recall(searcher.search(queries, 10, search_list=3_000)[0])
     assert by_all > {4: 0.85, 5: 0.9, 8: 0.98}[bits], "all are compared"
     few = np.arange(0, 3_000, 400)
-    nodes, _, _ = searcher.masked(Bitmap.of(np.isin(np.arange(3_000), few))).search(
+    nodes, _, _ = searcher.masked(Bitmap.from_mask(np.isin(np.arange(3_000), few))).search(
         queries, 10, search_list=60, widest=60, meeting=30
     )
     assert (np.sort(nodes, axis=1)[:, 2:] == few).all(), "where few nodes are live, all are compared"

@@ -213,10 +213,10 @@ def test_threads_check_the_same_rows(count: int, threads: int) -> None:
     vectors = clustered(count, 16)
     coded = scalar_quantization.encode(vectors)
     assert coded is not None
-    alone = NeighborCheck.of(coded, vectors, Metric.L2)
+    alone = NeighborCheck.from_codes(coded, vectors, Metric.L2)
     assert (alone.candidates >= 0).all()
     np.testing.assert_array_equal(
-        NeighborCheck.of(coded, vectors, Metric.L2, threads=threads).candidates, alone.candidates
+        NeighborCheck.from_codes(coded, vectors, Metric.L2, threads=threads).candidates, alone.candidates
     )
 
 

@@ -279,7 +279,7 @@ def test_codes_get_no_signs_that_rule_out_the_nearest(make: Callable[..., np.nda
     codes = walk_codes(vectors, Metric.L2)
     assert isinstance(codes, FourBitCodes)
     assert codes.signs is None
-    check = NeighborCheck.of(codes, vectors, Metric.L2)
+    check = NeighborCheck.from_codes(codes, vectors, Metric.L2)
     assert check.are_kept(codes), "there is nothing to rule out by"
     assert not check.are_kept(codes.with_signs())
     true, _ = exact_top_k(queries, vectors, 10, Metric.L2)

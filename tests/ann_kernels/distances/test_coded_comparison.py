@@ -40,7 +40,7 @@ def test_the_nearest_by_codes_first_are_the_nearest(metric: Metric, make) -> Non
         for k in (1, 10):
             true, true_distances = exact_top_k(queries, vectors, k, metric, is_live=is_live)
             for row, query in enumerate(queries.astype(np.float64)):
-                nodes, distances = coded.nearest(query, k, metric, Bitmap.of(is_live))
+                nodes, distances = coded.nearest(query, k, metric, Bitmap.from_mask(is_live))
                 order = np.lexsort((nodes, distances))[:k]
                 expected = true[row] >= 0
                 assert np.array_equal(nodes[order], true[row][expected])
@@ -53,7 +53,7 @@ def test_no_row_is_nearer_or_farther_than_its_bounds(metric: Metric, make) -> No
     vectors, queries = prepare(make(COUNT, 20), metric), prepare(clustered(9, 20, seed=1), metric)
     codes = encode(vectors)
     assert codes is not None
-    errors = CodeErrors.of(codes, vectors)
+    errors = CodeErrors.from_codes(codes, vectors)
     assert 0 < (errors.steps == UNBOUNDED).mean() < 0.01
     space, inner = codes.space, metric is Metric.INNER_PRODUCT
     coded = CodeTable(space.codes, space.norms, codes.offset, codes.scale, errors.steps, errors.step)
@@ -94,7 +94,7 @@ def test_equal_errors_of_all_codes_are_bounded() -> None:
     vectors = np.repeat(np.array([[0.0, 1.0, 0.3]], np.float32), 200, axis=0) * np.resize([1, -1], (200, 1))
     codes = encode(vectors.astype(np.float32))
     assert codes is not None
-    assert (CodeErrors.of(codes, vectors.astype(np.float32)).steps < UNBOUNDED).all()
+    assert (CodeErrors.from_codes(codes, vectors.astype(np.float32)).steps < UNBOUNDED).all()
 
 
 def test_rows_that_are_equally_near_come_by_their_ids() -> None:

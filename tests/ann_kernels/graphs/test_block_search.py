@@ -79,7 +79,7 @@ def test_a_walk_is_the_documented_one(share: float, beam: Beam, entries: list[in
     lists, work = new_candidate_lists(len(queries), beam.widest), np.empty((len(queries), 4), np.int64)
     scratch = new_scratch(NODES, DEGREE)
     scratch[1][0] = 250  # stamps of eight bits begin anew in the midst of the queries
-    walk_block(block, entry_data, edges, Bitmap.of(live).words, entry_nodes, tuple(beam), scratch, lists, work)
+    walk_block(block, entry_data, edges, Bitmap.from_mask(live).words, entry_nodes, tuple(beam), scratch, lists, work)
     for row, query in enumerate(queries):
         from_query = np.square(vectors - query).sum(axis=1)
         nodes, expected_work = plain_walk(from_query, edges_of(*edges), live, entries, beam)
@@ -111,7 +111,7 @@ def sorted_keys(coarse: np.ndarray, width: int) -> np.ndarray:
 def ranked(lists: np.ndarray, widths: tuple[int, int], live: np.ndarray, k: int, ranking: Any) -> Results:
     results = Results.unfilled(len(lists), k)
     results.work[:] = -1
-    rank_block(ranking, Bitmap.of(live).words, lists, widths, *results)
+    rank_block(ranking, Bitmap.from_mask(live).words, lists, widths, *results)
     return results
 
 

@@ -115,7 +115,7 @@ def test_results_have_the_live_copies_of_their_nodes(seed: int, k: int, data: st
     if not len(copies.nodes):
         return
     live = rng.random(count) < data.draw(st.sampled_from([0, 0.3, 1]))
-    sought, groups = CopyGroups.of(copies).of_live(Bitmap.of(live))
+    sought, groups = CopyGroups.from_copies(copies).of_live(Bitmap.from_mask(live))
     of_original: dict[int, list[int]] = {}
     for node in range(count):
         of_original.setdefault(naive.copies(vectors).get(node, node), []).append(node)
@@ -142,7 +142,7 @@ def test_results_of_large_groups_take_memory_for_their_places_alone() -> None:
     k = group = 600
     members = np.arange(k * group).reshape(k, group)
     copies = Copies(members[:, 1:].ravel().astype(np.int32), np.repeat(members[:, 0], group - 1).astype(np.int32))
-    _, groups = CopyGroups.of(copies).of_live(Bitmap.of(np.ones(k * group, np.bool_)))
+    _, groups = CopyGroups.from_copies(copies).of_live(Bitmap.from_mask(np.ones(k * group, np.bool_)))
     found, distances = members[:, 0][None].copy(), np.arange(k, dtype=np.float64)[None]
     tracemalloc.start()
     try:
@@ -215,7 +215,7 @@ def test_a_copy_is_found_though_its_original_is_gone(form: str) -> None:
     live = np.ones(len(vectors), bool)
     live[copies.originals] = False
     for kept in (live, live & (np.arange(3_000) % 13 == 0)):
-        masked = searcher.masked(Bitmap.of(kept))
+        masked = searcher.masked(Bitmap.from_mask(kept))
         assert masked.live_count == kept.sum()
         assert recall_of(masked, vectors, vectors[copies.originals[::50]], 40, kept) == 1.0
 

@@ -307,7 +307,7 @@ def test_live_nodes_that_lie_elsewhere_are_found(
     for query in query_vectors:
         from_query = np.linalg.norm(vectors - query, axis=1)
         is_live = (from_query > np.quantile(from_query, 0.6)) & (np.arange(len(vectors)) % 2 == 0)
-        masked = searcher.masked(Bitmap.of(is_live))
+        masked = searcher.masked(Bitmap.from_mask(is_live))
         true, _ = exact_top_k(query[None], vectors, 10, Metric.L2, is_live=is_live)
         found, _, _ = masked.search(query[None], 10, search_list=32, widest=120, meeting=30)
         recalls.append(recall(found, true))
@@ -334,7 +334,7 @@ def test_among_tombstones_a_beam_costs_no_more_than_a_wider_one(
     """One of k places, of which tombstones took some, was given up, and all live nodes were compared."""
     vectors, searcher = crowd
     is_live = np.random.default_rng(0).random(len(vectors)) >= share
-    masked = searcher.masked(Bitmap.of(is_live))
+    masked = searcher.masked(Bitmap.from_mask(is_live))
     queries = vectors[:100] + np.float32(0.01)
     expected, _ = exact_top_k(queries, vectors, k, Metric.L2, is_live=is_live)
     costs, recalls = [], []
@@ -354,7 +354,7 @@ def test_a_beam_that_is_widened_among_tombstones_goes_on_from_where_it_is(
     widths = []
     walk = Searcher._walk
     monkeypatch.setattr(Searcher, "_walk", lambda self, *rest: (widths.append(rest[2]), walk(self, *rest))[1])
-    ids, _, stats = searcher.masked(Bitmap.of(is_live)).search(vectors[:50], 100, search_list=100)
+    ids, _, stats = searcher.masked(Bitmap.from_mask(is_live)).search(vectors[:50], 100, search_list=100)
     assert is_live[ids].all()
     assert len(widths) == 1, "no walk began anew"
     assert 100 < stats.expanded.mean() <= widths[0].widest

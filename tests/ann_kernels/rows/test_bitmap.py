@@ -12,7 +12,7 @@ def test_a_bitmap_is_a_set_of_rows(size: int, share: float) -> None:
     rng = np.random.default_rng(size)
     marked, others = rng.random(size) < share, rng.random(size) < 0.5
     rows = np.flatnonzero(marked)
-    bitmap, other = Bitmap.of(marked), Bitmap.of(others)
+    bitmap, other = Bitmap.from_mask(marked), Bitmap.from_mask(others)
     assert bitmap.count() == len(rows)
     assert np.array_equal(bitmap.places(), rows)
     assert np.array_equal(bitmap.marked(), marked)
@@ -39,7 +39,7 @@ def test_a_bitmap_is_a_set_of_rows(size: int, share: float) -> None:
 
 def test_a_span_of_a_bitmap() -> None:
     marked = np.random.default_rng(0).random(200) < 0.5
-    bitmap = Bitmap.of(marked)
+    bitmap = Bitmap.from_mask(marked)
     for start in range(200):
         for stop in range(start, 201, 7):
             assert np.array_equal(bitmap.marked(start, stop), marked[start:stop])

@@ -15,7 +15,7 @@ SIZES = st.sampled_from([1, 63, 64, 300, 2_000, 20_000, 20_000])
 def postings_of(lists: list[list[int]], size: int, parts: int = 1) -> Postings:
     """The lists, in so many parts."""
     bounds = np.linspace(0, len(lists), parts + 1).astype(int)
-    return Postings.of([part_of(lists[first:last]) for first, last in pairwise(bounds)], size)
+    return Postings.from_parts([part_of(lists[first:last]) for first, last in pairwise(bounds)], size)
 
 
 def part_of(lists: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:

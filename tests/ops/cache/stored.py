@@ -70,7 +70,7 @@ def ready(shard: Shard, *, compact: bool = False) -> ReadyShard:
     """A decoded shard as the cache has it."""
     graph = Graph(shard.neighbors, shard.degrees, shard.medoid)
     pq = shard.pq_codebook, shard.pq_codes
-    return ReadyShard.of(
+    return ReadyShard.from_graph(
         packed(graph) if compact else graph,
         Metric.of_code(shard.metric),
         NodeAddresses(shard.file_slots, shard.row_positions),

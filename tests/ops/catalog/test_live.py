@@ -369,7 +369,11 @@ def test_deletes_of_random_histories_are_those_that_apply_one_by_one(data: st.Da
             hash(expected),
         )
         assert found != (*expected, None)
-        assert older.of(found) == older.of(expected) == tuple(file for file in expected if file.sequence_number < 4)
+        assert (
+            older.select(found)
+            == older.select(expected)
+            == tuple(file for file in expected if file.sequence_number < 4)
+        )
         files.append(LiveFile(one.data_file.file_path, 1, 1, 1, "PARQUET", deletes=found))
     assert pickle.loads(pickle.dumps(files)) == files  # noqa: S301  as tasks get them
     everything = {id(delete) for file in files for delete in file.deletes}
@@ -394,7 +398,7 @@ def test_a_history_of_upserts_takes_a_bit_for_each_pair_of_a_data_file_and_a_del
         before, _ = tracemalloc.get_traced_memory()
         found = [index.deletes_of(one) for one in data]
         newer = DeleteFilter(lambda file: asked.append(file) or file.sequence_number >= commits // 2)
-        later = [newer.of(deletes) for deletes in found]
+        later = [newer.select(deletes) for deletes in found]
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

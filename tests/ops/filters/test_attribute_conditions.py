@@ -148,7 +148,7 @@ def test_a_comparison_by_order_is_true_for_the_values_for_which_each_says_it(
         made = [dt.date.fromisoformat(value(n)) if kind == "date" else value(n) for n in range(count)]
         made += [math.nan] if with_nan and kind in ("double", "float") else []
         arrow_type = schema_to_pyarrow(field_type)
-        values, _ = DistinctValues.of([pa.array(made, arrow_type)], arrow_type)
+        values, _ = DistinctValues.from_arrays([pa.array(made, arrow_type)], arrow_type)
         for operator in (LessThan, LessThanOrEqual, GreaterThan, GreaterThanOrEqual):
             for number in range(count + 2):
                 predicate = RowPredicate(operator("a", value(number)), schema)

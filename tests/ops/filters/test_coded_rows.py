@@ -16,7 +16,7 @@ def test_rows_of_codes_are_those_that_have_them(kind: type[np.unsignedinteger], 
         true = np.zeros(codes, np.bool_)
         for first in rng.choice(skewed, rng.integers(most)).astype(int):
             true[first : first + rng.integers(1, 1 + codes // 3 if rng.random() < 0.2 else 3)] = True
-        part = ColumnPart.of(1, true)
+        part = ColumnPart.from_mask(1, true)
         each = ColumnPart(1, [(code, code) for code in np.flatnonzero(true).tolist()])
         for one in (part, each):
             assert np.array_equal(one.rows(rows).marked(), true[skewed])
@@ -38,7 +38,7 @@ def test_rows_of_a_conjunction_are_those_for_which_each_part_is_true(seed: int) 
         first = int(rng.choice(columns[field].codes))
         true[first : first + rng.choice([1, 1, 3])] = True
         true[int(rng.choice(columns[field].codes))] |= rng.random() < 0.7
-        parts.append(ColumnPart.of(field, true))
+        parts.append(ColumnPart.from_mask(field, true))
         expected &= true[columns[field].codes]
     rows = evaluate(Combination(every=True, parts=tuple(parts)), columns)
     assert np.array_equal(rows.marked(), expected)

@@ -24,7 +24,7 @@ def test_codes_are_places(kind: pa.DataType, most: int, monkeypatch: pytest.Monk
     for _ in range(60):
         values = sorted(rng.sample(pool, rng.randrange(1, len(pool) + 1)))
         shuffled = rng.sample(values, len(values))
-        distinct, (_, own) = DistinctValues.of([pa.array(values[:1], kind), pa.array(shuffled, kind)], kind)
+        distinct, (_, own) = DistinctValues.from_arrays([pa.array(values[:1], kind), pa.array(shuffled, kind)], kind)
         assert own.tolist() == [values.index(value) for value in shuffled]
         for value in (*pool, *others):
             assert distinct.codes([value]) == ([values.index(value)] if value in values else [])
@@ -34,6 +34,6 @@ def test_codes_are_places(kind: pa.DataType, most: int, monkeypatch: pytest.Monk
 
 def test_values_that_python_compares_in_another_way_are_not_looked_up() -> None:
     for kind in (pa.float64(), pa.bool_(), pa.date32(), pa.binary(), pa.decimal128(9, 2)):
-        values, _ = DistinctValues.of([pa.array([], kind)], kind)
+        values, _ = DistinctValues.from_arrays([pa.array([], kind)], kind)
         with pytest.raises(TypeError, match="is no look-up among values"):
             values.part(1, LookUp("a", (1,), of_lists=False), None)

@@ -10,7 +10,7 @@ def test_the_passed_rows_of_all_shards_are_gone_through_once() -> None:
     """Of 8 deltas that are dissolved into 6,000 shards there are 48,000."""
     rows = [PassedRows(ShardId(shard_id), (f"{delta}", 10 * delta), ()) for delta in (1, 2) for shard_id in (0, 2)]
     each_once = iter(rows)
-    arrivals = Arrivals.of({2: (("staged", 5),)}, each_once)
+    arrivals = Arrivals.from_blocks({2: (("staged", 5),)}, each_once)
     assert arrivals.passed_to(ShardId(0)) == (rows[0], rows[2])
     assert arrivals.passed_to(ShardId(1)) == ()
     assert arrivals.passed_to(ShardId(2)) == (rows[1], rows[3])

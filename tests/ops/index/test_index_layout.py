@@ -22,7 +22,7 @@ from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_hea
 
 def came(rows: int, *sums: float) -> StagedRows:
     """Rows that were scattered over shards; sums of their distances from the nearest centroids, by file."""
-    return StagedRows((), ((FileSlot(0), rows),), 0, BallSet.of((), DIMS), sums)
+    return StagedRows((), ((FileSlot(0), rows),), 0, BallSet.from_balls((), DIMS), sums)
 
 
 def test_shards_are_out_of_balance_from_more_than_three_times_that_of_the_build_on() -> None:

@@ -113,7 +113,7 @@ def test_the_curve_of_a_version_is_that_of_new_queries(table: Table, vectors: st
     shard_of = to_shard[np.linalg.norm(rows[:, None] - codebook, axis=2).argmin(axis=1)].astype(np.int64)
     new = prepare(vectors_of(np.arange(ROWS, ROWS + 1_000)), metric)
     neighbors, _ = exact_top_k(new, rows, 100, metric)
-    ratios = ShardCentroids.of(codebook, to_shard).distances(new)
+    ratios = ShardCentroids.from_codebook(codebook, to_shard).distances(new)
     ratios /= np.maximum(ratios.min(axis=1, keepdims=True), np.float32(1e-12))
     for k in (10, 100):
         points = reaches(version.routing_curve, k)
@@ -144,12 +144,12 @@ def test_the_curve_that_holds_for_a_number_of_rows_is_taken(table: Table, monkey
     index_head(table, SHARDED)
     version = opened(table)
     monkeypatch.setattr("icepuffin.ops.search.tuning.sample_size", lambda rows: rows // 100)
-    model = RecallModel.of(version)
+    model = RecallModel.from_version(version)
     ten, hundred = (reaches(version.routing_curve, k) for k in (10, 100))
     in_sample = reaches(version.sample_curve)
     assert len({ten, hundred, in_sample}) == 3
     assert [model.routing_for(k) for k in (1, 10, 11, 100, 101, 1_000, 1_001)] == [
         *(ten, ten), *(hundred, hundred), *(in_sample, in_sample), (),
     ]  # fmt: skip
-    older = RecallModel.of(replace(version, routing_curve=""))
+    older = RecallModel.from_version(replace(version, routing_curve=""))
     assert [older.routing_for(k) for k in (1, 1_000, 1_001)] == [in_sample, in_sample, ()]

@@ -40,7 +40,7 @@ def test_the_recall_of_a_version_says_of_how_many_rows_it_is_that_of_today() -> 
     """recall@100 is that of the shards where it was measured."""
     here, unchanged = ShardRecall(0.9, 64, 0.8, 16), ShardRecall(0.8, 64, is_new=False)
     outdated = ShardRecall(0.7, 32, changed=3, is_new=False)
-    recall = VersionRecall.of([(here, 300), (unchanged, 100), (outdated, 100)])
+    recall = VersionRecall.from_shards([(here, 300), (unchanged, 100), (outdated, 100)])
     assert recall == VersionRecall(
         queries=160, wide=0.8, wide_queries=16, rows_here=300, rows_unchanged=100, rows_outdated=100
     )
@@ -48,5 +48,5 @@ def test_the_recall_of_a_version_says_of_how_many_rows_it_is_that_of_today() -> 
         "60% of the rows measured here, 20% of the rows in shards unchanged since they were measured, "
         "20% of the rows in shards not measured since they lost rows"
     )
-    assert VersionRecall.of([(unchanged, 100)]).wide is None
-    assert VersionRecall.of([]).summary == ""
+    assert VersionRecall.from_shards([(unchanged, 100)]).wide is None
+    assert VersionRecall.from_shards([]).summary == ""

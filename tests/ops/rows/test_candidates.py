@@ -67,13 +67,13 @@ def test_a_merge_has_the_nearest_of_all_lists(seed: int) -> None:
     assert rows_of(merge(parts, k).padded(k + 2)) == expected
     assert merge(parts, k).padded(k + 2).files.shape[1] >= k + 2
     assert rows_of(merged.first(1)) == [rows[:1] for rows in expected]
-    hits = Hits.ranked([Hits.of(part) for part in parts], k)
+    hits = Hits.ranked([Hits.from_candidates(part) for part in parts], k)
     assert list(zip(hits.queries.tolist(), hits.ranks.tolist(), strict=True)) == [
         (query, rank) for query, rows in enumerate(expected) for rank in range(1, len(rows) + 1)
     ]
     got = list(zip(hits.distances.tolist(), hits.files.tolist(), hits.positions.tolist(), strict=True))
     assert got == [row for rows in expected for row in rows]
-    everything = Hits.ranked([Hits.of(part) for part in parts], None)
+    everything = Hits.ranked([Hits.from_candidates(part) for part in parts], None)
     assert len(everything.files) == sum(len(rows) for part in lists for rows in part)
 
 
@@ -97,9 +97,9 @@ def test_candidates_of_some_queries_are_those_of_no_other() -> None:
 
 
 def test_hits_keep_their_ranks_where_some_are_taken() -> None:
-    hits = Hits.of(candidates([[(1.0, 0, 5), (2.0, 1, 6)], [(3.0, 2, 7)]]))
+    hits = Hits.from_candidates(candidates([[(1.0, 0, 5), (2.0, 1, 6)], [(3.0, 2, 7)]]))
     assert (hits.queries.tolist(), hits.ranks.tolist()) == ([0, 0, 1], [1, 2, 1])
-    of_one_query = Hits.of(candidates([[(1.0, 0, 5), (2.0, 1, 6)]]))
+    of_one_query = Hits.from_candidates(candidates([[(1.0, 0, 5), (2.0, 1, 6)]]))
     assert (of_one_query.queries.tolist(), of_one_query.ranks.tolist()) == ([0, 0], [1, 2])
     assert (of_one_query.files.tolist(), of_one_query.positions.tolist()) == ([0, 1], [5, 6])
     taken = hits.take(np.array([2, 1]))

@@ -133,12 +133,12 @@ def test_bytes_that_are_no_vectors_are_named_with_their_row() -> None:
 
 def test_a_schema_says_in_every_process_what_the_bytes_are() -> None:
     plain = Schema(NestedField(7, "v", FixedType(8)), schema_id=3)
-    assert VectorSchema.of(plain, 7, "column") is plain
-    schema = pickle.loads(pickle.dumps(VectorSchema.of(plain, 7, "f16")))  # noqa: S301  of this very process
+    assert VectorSchema.with_element_type(plain, 7, "column") is plain
+    schema = pickle.loads(pickle.dumps(VectorSchema.with_element_type(plain, 7, "f16")))  # noqa: S301  of this very process
     assert (element_type_of(schema, 7), element_type_of(schema, 8), element_type_of(plain, 7)) == (
         "f16",
         "column",
         "column",
     )
     assert (schema.schema_id, schema.find_type("v")) == (3, FixedType(8))
-    assert repr(schema) != repr(VectorSchema.of(plain, 7, "i8")), "names of staged objects depend on it"
+    assert repr(schema) != repr(VectorSchema.with_element_type(plain, 7, "i8")), "names of staged objects depend on it"

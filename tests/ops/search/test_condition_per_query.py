@@ -563,4 +563,4 @@ def test_an_and_within_quotes_joins_nothing(table: Table) -> None:
 
 
 def test_versions_that_are_searched_elsewhere_have_no_lists() -> None:
-    assert ConjunctionSearch.of(None, None, (), 1) is None
+    assert ConjunctionSearch.open(None, None, (), 1) is None

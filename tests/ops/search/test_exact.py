@@ -213,7 +213,9 @@ def test_a_ball_of_floats_never_hides_a_row_of_doubles(seed: int, metric: Metric
     query = prepare_exact(offset + 500 * rng.standard_normal((1, dims)), metric)
     each = np.zeros(40, np.int64), np.arange(40)
     for far in pair_distances(query, raw, *each, metric, raw=True):
-        assert balls.reachable(query, RangeThresholds.of(float(far), 1, metric, inclusive=True), rounded=True)[0]
+        assert balls.reachable(
+            query, RangeThresholds.from_distance(float(far), 1, metric, inclusive=True), rounded=True
+        )[0]
 
 
 @pytest.mark.parametrize("method", ["centroid", "diskann"])

@@ -333,7 +333,7 @@ def test_a_ball_never_hides_a_row(
     for vector in vectors:
         exact = distance(query[0], vector, "l2")
         t = exact if kind is Metric.L2 else exact**2 / 2
-        assert balls.reachable(query, RangeThresholds.of(t, 1, kind, inclusive=True))[0]
+        assert balls.reachable(query, RangeThresholds.from_distance(t, 1, kind, inclusive=True))[0]
 
 
 @given(seed=st.integers(0, 10_000), t=st.floats(0.0, 8.0), number=st.integers(0, 2))

@@ -595,7 +595,7 @@ def test_a_literal_that_may_mean_two_values_or_none_is_refused(kind: Any, writte
     schema = Schema(NestedField(5, "column", kind, required=False))
     row_filter = {"type": "eq", "left": {"type": "reference", "id": 5}, "right": written}
     with pytest.raises(RestrictedTableError, match="in a form that icepuffin does not know"):
-        Restriction.of(ReadRestrictions(row_filter, frozenset()), "db.t", schema, 5)
+        Restriction.from_catalog(ReadRestrictions(row_filter, frozenset()), "db.t", schema, 5)
 
 
 def test_an_answer_says_that_it_is_restricted(small: Answers) -> None:

@@ -25,7 +25,7 @@ def coverage(snapshot: SnapshotId, covered: set[int], policy: StalePolicy, *, op
     target = SearchTarget(nothing, live, nothing, 4, nothing, nothing, nothing)
     version: Any = SimpleNamespace(bound=VERSION) if opened else None
     loaded: Any = SimpleNamespace(covered=frozenset(map(FileNumber, covered)), dims=4) if opened else None
-    return SnapshotCoverage.of(target, VersionChoice(version, loaded, "", (WARNING,)), policy)
+    return SnapshotCoverage.from_choice(target, VersionChoice(version, loaded, "", (WARNING,)), policy)
 
 
 def test_a_version_is_that_of_its_data_snapshot_and_of_its_own() -> None:

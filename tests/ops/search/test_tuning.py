@@ -64,13 +64,13 @@ def test_the_curve_for_a_hundred_rows_is_kept_with_the_version(table: Table) -> 
         assert [point.search_list for point in points] == [100, 130, 190, 280, 400]
         assert points[0].recall <= points[-1].recall
         assert points[-1].recall >= 0.95
-    model = RecallModel.of(opened)
+    model = RecallModel.from_version(opened)
     assert [point.k for point in (*model.curve[:1], *model.wide_curve[:1])] == [10, 100]
 
 
 def test_the_curve_for_a_hundred_rows_counts_from_a_hundred_on(table: Table) -> None:
     index_head(table, SHARDED)
-    model = RecallModel.of(open_version(index_versions(table.refresh(), "e")[-1], STORAGE))
+    model = RecallModel.from_version(open_version(index_versions(table.refresh(), "e")[-1], STORAGE))
     reader = open_index(table, SHARDED, storage=STORAGE)
     for k, counts, other in ((99, model.curve, model.wide_curve), (100, model.wide_curve, model.curve)):
         parameters = reader.search(queries(1), k, columns=[], target_recall=0.999).profile.parameters
@@ -263,7 +263,7 @@ def test_distances_to_shards_are_those_of_their_nearest_centroids(metric: Metric
     random = np.random.default_rng(0)
     codebook, query_vectors = ((offset + random.standard_normal((count, 24))).astype(np.float32) for count in (50, 20))
     to_shard = np.append(2 * random.permutation(np.arange(48) % 6), [12, 12]).astype(np.uint32)
-    centroids = ShardCentroids.of(codebook, to_shard, metric)
+    centroids = ShardCentroids.from_codebook(codebook, to_shard, metric)
     assert centroids.shards.tolist() == [0, 2, 4, 6, 8, 10, 12]
     measured = centroids.distances(query_vectors)
     for place, shard in enumerate(centroids.shards):
@@ -279,7 +279,7 @@ def test_distances_to_shards_are_those_of_their_nearest_centroids(metric: Metric
 
 def test_a_shard_without_a_centroid_is_probed_by_every_query() -> None:
     codebook = np.array([[0, 0], [10, 0], [20, 0]], np.float32)
-    model = RecallModel(ShardCentroids.of(codebook, np.array([0, 1, 2], np.uint32)), 5, (), {})
+    model = RecallModel(ShardCentroids.from_codebook(codebook, np.array([0, 1, 2], np.uint32)), 5, (), {})
     query_vectors: npt.NDArray[np.float32] = np.array([[1, 0], [19, 0]], np.float32)
     probed = model.probed(query_vectors, SearchParameters(10, shards=1))
     assert probed is not None

@@ -158,7 +158,7 @@ def test_beams_of_a_curve_are_as_wide_as_it_says() -> None:
     with recall_gate._held_out(shard, held_out):
         searcher = searcher_of(shard, vectors, live)
         answers, distances, stats = searcher.search(vectors[held_out], 10, search_list=10)
-        _, wider, _ = searcher.masked(Bitmap.of(others)).search(vectors[held_out], 10, search_list=10)
+        _, wider, _ = searcher.masked(Bitmap.from_mask(others)).search(vectors[held_out], 10, search_list=10)
     assert not np.isin(answers, held_out).any()
     assert narrow.search_list == 10
     assert narrow.recall == pytest.approx(recalls_of(distances, exact).mean(), abs=1e-3)

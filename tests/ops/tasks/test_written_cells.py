@@ -10,7 +10,7 @@ from icepuffin.ops.tasks.written_cells import _Trial
 @pytest.mark.parametrize("live", [0, 1, 2, 30])
 def test_a_live_node_is_compared_with_the_nearest_others(live: int) -> None:
     vectors = np.random.default_rng(0).standard_normal((40, 4)).astype(np.float32)
-    trial = _Trial.of(vectors, np.arange(40) < live, Metric.L2, seed=0)
+    trial = _Trial.from_vectors(vectors, np.arange(40) < live, Metric.L2, seed=0)
     assert trial.queries.tolist() == (list(range(live)) if live > 1 else [])
     for node, nearest, distances in zip(trial.queries, trial.nearest, trial.distances, strict=True):
         squares = np.square(vectors[:live].astype(float) - vectors[node]).sum(axis=1)

@@ -8,7 +8,7 @@ from icepuffin.ops.tasks.matching.self_search import SelfSearchResult
 
 
 def report(rows: int = 100, misplaced: int = 0, returned: int = 100, queries: int = 64, shards: int = 2) -> SelfSearch:
-    return SelfSearch.of(SelfSearchResult(rows, misplaced, returned, queries, 0.9), shards=shards)
+    return SelfSearch.from_result(SelfSearchResult(rows, misplaced, returned, queries, 0.9), shards=shards)
 
 
 def test_a_self_search_counts_rows_shards_and_queries() -> None:

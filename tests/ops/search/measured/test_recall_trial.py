@@ -42,7 +42,7 @@ def trial(metric: Metric, *, exact: bool) -> RecallTrial:
 def test_a_tie_is_a_hit_only_where_the_truth_has_ties(
     metric: Metric, rows: list[int], distances: list[float], of_codes: float, of_vectors: float
 ) -> None:
-    truth = GroundTruth.of(candidates(list(range(6)), TRUE), 4)
+    truth = GroundTruth.from_candidates(candidates(list(range(6)), TRUE), 4)
     assert [len(own) for own in truth.addresses] == [6]
     assert truth.more_ties.tolist() == [True]
     found = candidates(rows, distances)
@@ -51,7 +51,7 @@ def test_a_tie_is_a_hit_only_where_the_truth_has_ties(
 
 
 def test_directions_that_were_rounded_are_as_near_as_the_table_has_them() -> None:
-    truth = GroundTruth.of(candidates([0, 1, 2], [1e-17, 0.5, 0.5]), 2)
+    truth = GroundTruth.from_candidates(candidates([0, 1, 2], [1e-17, 0.5, 0.5]), 2)
     rounded = candidates([7, 8], [1e-15, 0.5 + 1e-9])
     assert trial(Metric.COSINE, exact=True)._recalls(rounded, truth).tolist() == [1.0]
     assert trial(Metric.L2, exact=True)._recalls(rounded, truth).tolist() == [0.5], "the second is farther"

@@ -273,7 +273,7 @@ def test_as_many_candidates_are_ranked_as_were_measured() -> None:
         coded: bool = False
         column_is_double: bool = False
 
-    centroids = ShardCentroids.of(np.zeros((1, 2), np.float32), np.zeros(1, np.uint32))
+    centroids = ShardCentroids.from_codebook(np.zeros((1, 2), np.float32), np.zeros(1, np.uint32))
     curve = (Width(100, 1, 0.93, 500.0), Width(100, 3, 0.99, 500.0))
     version = Lean(RecallModel(centroids, 1, curve, {}))
     points = tuple(
