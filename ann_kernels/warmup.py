@@ -9,8 +9,8 @@ from icepuffin.ann_kernels.codes.coded_bounds import CodedBounds
 from icepuffin.ann_kernels.codes.four_bit_quantization import FEWEST_DIMS
 from icepuffin.ann_kernels.distances.distance import prepare
 from icepuffin.ann_kernels.distances.exact_distances import lengths
+from icepuffin.ann_kernels.distances.listed_candidates import nearest_listed
 from icepuffin.ann_kernels.distances.lower_bounds import QUERIES_AT_ONCE
-from icepuffin.ann_kernels.distances.own_candidates import nearest_of_own
 from icepuffin.ann_kernels.distances.top_k import exact_top_k, merge_top_k
 from icepuffin.ann_kernels.graphs import vamana
 from icepuffin.ann_kernels.graphs.graph import Graph, PackedAdjacency, PackedGraph
@@ -104,7 +104,7 @@ def warm_rows() -> None:
         rare.coded(np.zeros(len(even), kind), 0, 1).count()
     postings = Postings.from_parts([(np.array([0, 3, 5]), np.arange(5, dtype=np.uint32))], len(even))
     own = common_rows(postings, np.zeros(1, np.int32), np.arange(2), np.arange(len(even), dtype=np.uint32), 3)
-    nearest_of_own(even, Metric.L2, even[:1].astype(np.float64), (own.starts, own.nodes), 2)
+    nearest_listed(even, Metric.L2, even[:1].astype(np.float64), (own.starts, own.nodes), 2)
     zeros = np.zeros(len(hashes), np.uint32)
     add_rows(zeros, zeros.astype(np.int64), hashes, np.zeros(1, np.int64), np.zeros(1, np.uint64))
     tally = np.zeros(1, np.int64), np.zeros(1, np.uint64)

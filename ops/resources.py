@@ -342,7 +342,7 @@ class Engine:
         from dagster_pyspark import LazyPySparkResource  # noqa: PLC0415  imports pyspark
         from pyspark.errors import PySparkException, PySparkRuntimeError  # noqa: PLC0415
 
-        from icepuffin.ops.spark.secrecy import default_pattern, redacted, start_jvm  # noqa: PLC0415
+        from icepuffin.ops.spark.secret_settings import default_pattern, redacted, start_jvm  # noqa: PLC0415
 
         # Executors take `python3` from PATH by default; speculation would write attempts in vain.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -82,7 +82,7 @@ def decode_footer(payload: bytes, *, blob_area_end: int, stored: int | None = No
     _require_room(payload, len(payload) if stored is None else stored)
     try:
         text = payload.decode("utf-8")
-        document = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+        document = json.loads(text, object_pairs_hook=_reject_duplicates, parse_constant=_reject_constant)
     except BadFooterError:
         raise
     except (ValueError, RecursionError) as error:  # ValueError also where an integer has thousands of digits
@@ -128,11 +128,11 @@ def _size_of_values(text: bytes, texts: int) -> int:
     return 240 * objects + 96 * lists + _A_TEXT * texts + 44 * places
 
 
-def _no_constant(name: str) -> None:
+def _reject_constant(name: str) -> None:
     raise BadFooterError(f"footer payload holds {name}, which is not JSON")
 
 
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     out = dict(pairs)
     if len(out) != len(pairs):
         raise BadFooterError(f"footer payload repeats a key among {sorted(key for key, _ in pairs)}")

@@ -15,7 +15,7 @@ from icepuffin.ann_kernels.arrays import F32, F64, I8, I32, U8, read_only
 from icepuffin.ann_kernels.codes.coded_bounds import ROUNDING
 from icepuffin.ann_kernels.codes.scalar_quantization import ROWS_PER_TASK, ZERO
 from icepuffin.ann_kernels.compilation import kernel
-from icepuffin.ann_kernels.side_by_side import for_each
+from icepuffin.ann_kernels.parallel import for_each
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 
 STEPS = 16

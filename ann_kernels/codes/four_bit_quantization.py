@@ -21,7 +21,7 @@ from icepuffin.ann_kernels.compilation import kernel, numpy_kernel
 from icepuffin.ann_kernels.distances.distance_computers import CENTER, FourBitQueries, FourBitSpace, SignSpace
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.side_by_side import for_each
+from icepuffin.ann_kernels.parallel import for_each
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 
 FEWEST_DIMS = 256

@@ -15,7 +15,7 @@ import numpy as np
 from icepuffin.ann_kernels.arrays import F32, I32, I64, read_only
 from icepuffin.ann_kernels.blas_threads import one_blas_thread
 from icepuffin.ann_kernels.codes import kmeans
-from icepuffin.ann_kernels.side_by_side import for_each
+from icepuffin.ann_kernels.parallel import for_each
 
 NEAR_GROUPS = 8
 """Groups whose centroids are compared with a vector"""

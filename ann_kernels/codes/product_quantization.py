@@ -11,7 +11,7 @@ from icepuffin.ann_kernels.blas_threads import one_blas_thread
 from icepuffin.ann_kernels.codes import kmeans
 from icepuffin.ann_kernels.codes.code_sizes import BITS, code_bytes
 from icepuffin.ann_kernels.errors import DimensionError, KernelError
-from icepuffin.ann_kernels.side_by_side import for_each
+from icepuffin.ann_kernels.parallel import for_each
 
 _TRAINING_ROWS = 65_536
 _ROWS_PER_TASK = 512

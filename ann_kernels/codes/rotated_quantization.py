@@ -26,7 +26,7 @@ from icepuffin.ann_kernels.compilation import fast_inner_kernel, fast_kernel, in
 from icepuffin.ann_kernels.distances.distance_computers import CENTER, RotatedQueries
 from icepuffin.ann_kernels.errors import DimensionError, KernelError
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.side_by_side import for_each
+from icepuffin.ann_kernels.parallel import for_each
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 
 DEVIATIONS = 5.0

@@ -14,7 +14,7 @@ from icepuffin.ann_kernels.arrays import F32, I8, I32, U8, read_only
 from icepuffin.ann_kernels.compilation import inline_kernel, kernel, numpy_kernel
 from icepuffin.ann_kernels.distances.distance_computers import CodeQueries, CodeSpace
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.side_by_side import for_each
+from icepuffin.ann_kernels.parallel import for_each
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 
 MAX_CODE_DIMS = 16_384

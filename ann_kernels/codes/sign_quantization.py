@@ -14,7 +14,7 @@ from icepuffin.ann_kernels.arrays import F32, I8, U8, U64, read_only
 from icepuffin.ann_kernels.codes.scalar_quantization import ROWS_PER_TASK
 from icepuffin.ann_kernels.compilation import kernel
 from icepuffin.ann_kernels.distances.distance_computers import CENTER, QUERY_STEP, FourBitSpace, SignSpace
-from icepuffin.ann_kernels.side_by_side import for_each
+from icepuffin.ann_kernels.parallel import for_each
 from icepuffin.ann_kernels.simd.bits import bits_of
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 from icepuffin.ann_kernels.simd.sign_products import PLANES, WORDS

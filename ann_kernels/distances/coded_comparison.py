@@ -31,8 +31,8 @@ from icepuffin.ann_kernels.distances.candidate_list import new_candidates
 from icepuffin.ann_kernels.distances.coarse_comparison import LINES_AHEAD, ROWS_AT_ONCE, keep_nearest
 from icepuffin.ann_kernels.distances.exact_distances import INNER_PRODUCT, exact_distance
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.parallel import for_each
 from icepuffin.ann_kernels.rows.bitmap import Bitmap
-from icepuffin.ann_kernels.side_by_side import for_each
 from icepuffin.ann_kernels.simd.byte_products import BLOCK, dot
 from icepuffin.ann_kernels.simd.prefetching import LINE, prefetch, prefetch_lines, prefetch_row
 from icepuffin.ann_kernels.simd.sort_keys import insert_key, key_distance, sort_key

@@ -39,8 +39,8 @@ from icepuffin.ann_kernels.graphs.graph import Graph, PackedGraph, spread_places
 from icepuffin.ann_kernels.graphs.neighbor_lists import adjacency_of, most_neighbors
 from icepuffin.ann_kernels.graphs.walk_codes import WalkCodes, walk_codes
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.parallel import for_each
 from icepuffin.ann_kernels.rows.bitmap import Bitmap
-from icepuffin.ann_kernels.side_by_side import for_each
 
 _COMPARED_PER_NODE = 20
 """Live vectors that are compared in the time that a beam takes per node of its width: 8 where they lie at random, 40

@@ -24,7 +24,7 @@ from icepuffin.ann_kernels.distances.distance_computers import (
 from icepuffin.ann_kernels.distances.exact_distances import pair_distances
 from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.side_by_side import for_each
+from icepuffin.ann_kernels.parallel import for_each
 from icepuffin.ann_kernels.simd.sort_keys import NO_KEY, insert_key, key_distance, key_node, sort_key
 
 _ROWS_PER_BLOCK = 256

@@ -91,7 +91,7 @@ def expire_packs(table: Table) -> tuple[SnapshotId, ...]:
         if not owners:
             return [], ()
         require_all_snapshots(table)
-        return sorted(owners), _nothing_published(table, owners)
+        return sorted(owners), _require_tags_unchanged(table, owners)
 
     return _remove_snapshots(table, choose, "packs")
 
@@ -135,7 +135,7 @@ def _refs_on(metadata: TableMetadata, snapshot_ids: Collection[int]) -> tuple[st
     return tuple(sorted(name for name, ref in metadata.refs.items() if ref.snapshot_id in chosen))
 
 
-def _nothing_published(table: Table, owners: Mapping[SnapshotId, str]) -> tuple[TableRequirement, ...]:
+def _require_tags_unchanged(table: Table, owners: Mapping[SnapshotId, str]) -> tuple[TableRequirement, ...]:
     """No version was published since that might name one of these packs: that would have moved the owner's tag, or,
     under a tag of its own, the side tag. Nor was a tag put on a pack.
     """

@@ -12,8 +12,8 @@ import pyarrow as pa
 from icepuffin.ops.process.threads import thread_count
 from icepuffin.ops.spark.broadcasts import broadcast_for_job, broadcast_for_owner
 from icepuffin.ops.spark.errors import reported, require_live
-from icepuffin.ops.spark.places import Executors, places_of
 from icepuffin.ops.spark.spark_types import spread_by
+from icepuffin.ops.spark.task_placement import Executors, placement_of
 from icepuffin.ops.tasks.run import RESULT_SCHEMA, TaskFailure, run_broadcast, run_carried, run_packed
 from icepuffin.ops.tasks.shared_parts import pickle_without, shared_parts
 from icepuffin.ops.tasks.task_runner import BroadcastBytes, Progress, R, RunnerError, T
@@ -92,7 +92,7 @@ class SparkRunner:
     def parallelism(self) -> int:
         """Cores of the executors; of a runner in place, of those that its places are spread over."""
         session = self._session
-        return places_of(session).cores(session) if self.keeps_places else Executors.from_session(session).cores
+        return placement_of(session).cores(session) if self.keeps_places else Executors.from_session(session).cores
 
     def in_place(self) -> "SparkRunner":
         """The same runner, whose tasks run where those of the same number ran before, in jobs of as many tasks.
@@ -152,7 +152,7 @@ class SparkRunner:
         self, function: bytes | BroadcastBytes, tasks: Mapping[int, T], count: int, job: ExitStack
     ) -> "DataFrame":
         """Results by number, of a partition per place, which is cached: one stage. Tasks are spread over places."""
-        places, frame = places_of(self._session).partitions(self._session, count)
+        places, frame = placement_of(self._session).partitions(self._session, count)
         by_place: dict[int, list[tuple[int, T]]] = {}
         for number, task in tasks.items():
             by_place.setdefault(places[number % len(places)], []).append((number, task))

@@ -79,7 +79,7 @@ def choose_extensions(
         statistics = find_statistics(table, SnapshotId(ancestor.snapshot_id))
         if not unextended or diffs == _MAX_FILE_LISTS:
             break
-        candidates = {i: sealed for i, sealed in _sealed(table, snapshot, ancestor).items() if i in unextended}
+        candidates = {i: sealed for i, sealed in _sealed_sketches(table, snapshot, ancestor).items() if i in unextended}
         if statistics is None or not candidates:
             continue
         diffs += 1
@@ -106,7 +106,7 @@ def choose_extensions(
     return extensions, "; ".join(notes)
 
 
-def _sealed(table: Table, snapshot: Snapshot, ancestor: Snapshot) -> dict[int, tuple[str, str]]:
+def _sealed_sketches(table: Table, snapshot: Snapshot, ancestor: Snapshot) -> dict[int, tuple[str, str]]:
     """(type, build id) by field id, of the columns of unchanged type of which the ancestor lists a sketch of ours."""
     then, now = _types(table, ancestor), _types(table, snapshot)
     return {

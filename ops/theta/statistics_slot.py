@@ -127,11 +127,11 @@ def carried_over(
 
 def _with_ndv(blob: BlobMetadata, entry: ListedBlob | None) -> BlobMetadata:
     """The blob with the `ndv` of its entry in the table's metadata, which planners read, where the file has none."""
-    ndv = (entry.properties or {}).get("ndv") if entry is not None and _is_of(entry, blob) else None
+    ndv = (entry.properties or {}).get("ndv") if entry is not None and _describes(entry, blob) else None
     return blob if ndv is None else replace(blob, properties={"ndv": ndv, **blob.properties})
 
 
-def _is_of(entry: ListedBlob, blob: BlobMetadata) -> bool:
+def _describes(entry: ListedBlob, blob: BlobMetadata) -> bool:
     return (entry.snapshot_id, entry.sequence_number) == (blob.snapshot_id, blob.sequence_number)
 
 

@@ -27,7 +27,7 @@ from icepuffin.ann_kernels.compilation import JIT
 from icepuffin.ann_kernels.distances.coded_comparison import CodedVectors
 from icepuffin.ann_kernels.distances.distance import prepare
 from icepuffin.ann_kernels.distances.distance_computers import CodeSpace, FloatSpace
-from icepuffin.ann_kernels.distances.own_candidates import nearest_of_own
+from icepuffin.ann_kernels.distances.listed_candidates import nearest_listed
 from icepuffin.ann_kernels.distances.top_k import exact_top_k, merge_top_k
 from icepuffin.ann_kernels.graphs import bulk_build, vamana
 from icepuffin.ann_kernels.graphs.bulk_build import BulkParams
@@ -161,7 +161,7 @@ def over_postings(rows: Rows) -> Digests:
     out = {}
     assert coded is not None
     for vectors in (CodedVectors(even, coded), even):
-        nearest = nearest_of_own(vectors, Metric.L2, even[:2].astype(np.float64) + 0.1, (own.starts, own.nodes), 2)
+        nearest = nearest_listed(vectors, Metric.L2, even[:2].astype(np.float64) + 0.1, (own.starts, own.nodes), 2)
         order = np.lexsort((nearest.nodes, nearest.queries))
         out[f"own of {type(vectors).__name__}"] = digest(nearest.nodes[order], nearest.distances[order])
     return out

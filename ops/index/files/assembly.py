@@ -175,7 +175,7 @@ class Assembly:
             self.begin({})
         kept = [place for shard in shard_set.shards for place in shard_ranges(shard)]
         kept += [part.place for column in included for part in column.parts]
-        self._share_again(kept)
+        self._keep_packs_in_use(kept)
         rest = written_parts(
             [shard for shard in shard_set.shards if shard.shard_id not in self._begun], self._is_shared
         )
@@ -224,7 +224,7 @@ class Assembly:
     def _is_shared(self, place: ObjectRange) -> bool:
         return bool(pack_number(place, self._shared))
 
-    def _share_again(self, kept: Sequence[ObjectRange]) -> None:
+    def _keep_packs_in_use(self, kept: Sequence[ObjectRange]) -> None:
         """Share those packs alone that something lies in: vectors that were to last may have been written again."""
         paths = {place.path for place in kept}
         self._shared = tuple(pack for pack in self._shared if pack.path in paths)

@@ -19,8 +19,8 @@ from pyiceberg.expressions import BooleanExpression
 
 from icepuffin.ann_kernels.arrays import F64, I32, I64, U32
 from icepuffin.ann_kernels.cached_property import cached_property
+from icepuffin.ann_kernels.distances.listed_candidates import NearestListed, nearest_listed
 from icepuffin.ann_kernels.distances.lower_bounds import rounding_of_units
-from icepuffin.ann_kernels.distances.own_candidates import OwnNearest, nearest_of_own
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.rows.postings import NO_NODE, CommonRows, Postings, common_rows
 from icepuffin.ops.filters.attribute_conditions import Attributes
@@ -238,7 +238,7 @@ class _Block:
             vectors = shard.searcher.coded or shard.vectors
             if vectors is None:
                 raise TypeError(f"shard {shard_id} has no vectors, and the version is not lean")
-            nearest = nearest_of_own(
+            nearest = nearest_listed(
                 vectors, self.version.metric, queries, (rows.starts, rows.nodes), self.k, first=first_node, doubt=doubt
             )
             hits.append(_hits(nearest, shard, first))
@@ -262,7 +262,7 @@ def _of_queries(rows: CommonRows, ends: I64, limit: int) -> CommonRows:
     return CommonRows(counts, rows.starts[ends], rows.nodes)
 
 
-def _hits(nearest: OwnNearest, shard: MaskedShard, first: int) -> Hits:
+def _hits(nearest: NearestListed, shard: MaskedShard, first: int) -> Hits:
     """Nodes as rows of the table, not ranked."""
     candidates = shard.candidates(nearest.nodes, nearest.distances)
     queries = nearest.queries + first

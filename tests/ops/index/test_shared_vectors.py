@@ -263,11 +263,11 @@ def test_a_version_names_no_pack_that_it_does_not_use(table: Table, monkeypatch:
         index_head(table, definition)
         version = head_version(table)
         named = {pack.path for pack in version.bound.packs}
-        assert named == {place.path for shard in version.shards for place in (shard.blob, *places_of(shard.runs))}
+        assert named == {place.path for shard in version.shards for place in (shard.blob, *placement_of(shard.runs))}
         require_right(table, definition)
 
 
-def places_of(runs: Iterable[StoredRun]) -> list[ObjectRange]:
+def placement_of(runs: Iterable[StoredRun]) -> list[ObjectRange]:
     return [run.place for run in runs]
 
 

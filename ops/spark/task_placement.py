@@ -1,4 +1,4 @@
-"""Places of tasks on a cluster: partitions that Spark caches, so that it runs a task where the one before it ran.
+"""Placement of tasks on a cluster: partitions that Spark caches, so that it runs a task where the one before it ran.
 
 A scheduler prefers the executor that has a partition's cached rows. That is the only say that the DataFrame API has in
 where tasks run. Preferred locations of an RDD would do it too, but name executors by private means.
@@ -39,7 +39,7 @@ class Executors:
         return cls(" ".join(sorted(addresses)), int(context.sc().defaultParallelism()))
 
 
-class Places:
+class TaskPlacement:
     """Numbers of partitions for one cluster. All of its runners have the same ones, as long as its executors stay.
 
     With others they are spread anew, and shards are loaded anew: those of an executor that was lost would pile up on
@@ -87,10 +87,10 @@ class Places:
             return self._settled
 
 
-def places_of(session: "SparkSession") -> Places:
+def placement_of(session: "SparkSession") -> TaskPlacement:
     """The places of a session's cluster: all sessions of a Spark context share executors and what they cache."""
     with _places_lock:
-        return _places.setdefault(getattr(session, "_sc", session), Places())
+        return _places.setdefault(getattr(session, "_sc", session), TaskPlacement())
 
 
 def _frame(session: "SparkSession", start: int, count: int) -> "DataFrame":
@@ -98,4 +98,4 @@ def _frame(session: "SparkSession", start: int, count: int) -> "DataFrame":
 
 
 _places_lock = threading.Lock()
-_places: "WeakKeyDictionary[object, Places]" = WeakKeyDictionary()
+_places: "WeakKeyDictionary[object, TaskPlacement]" = WeakKeyDictionary()

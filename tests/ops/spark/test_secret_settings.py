@@ -10,7 +10,7 @@ import pytest
 from pyspark import SparkConf, SparkContext
 
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.spark.secrecy import REDACTION, redacted, start_jvm
+from icepuffin.ops.spark.secret_settings import REDACTION, redacted, start_jvm
 
 CANARY = "canary0sings"
 SECRETS = {

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from icepuffin.ops.spark import places
-from icepuffin.ops.spark.places import Executors, Places, places_of
 from icepuffin.ops.spark.spark_runner import SparkRunner
+from icepuffin.ops.spark.task_placement import Executors, TaskPlacement, placement_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +26,7 @@ def test_places_follow_executors_that_stay(monkeypatch: pytest.MonkeyPatch) -> N
     """What registers may not take tasks yet, and what was lost is soon replaced."""
     seconds = 0.0
     monkeypatch.setattr(places, "monotonic", lambda: seconds)
-    of_cluster, settled = Places(), places.SETTLED_SECONDS
+    of_cluster, settled = TaskPlacement(), places.SETTLED_SECONDS
 
     def executors(current: str) -> str:
         spread = of_cluster._executors(Executors(current, len(current.split())))
@@ -52,7 +52,7 @@ def test_a_lost_executor_moves_no_other_place_until_executors_have_settled(
     spark: "SparkSession", cluster: Callable[[str, float], None]
 ) -> None:
     """Jobs have as many partitions as before, so that these are the ones that are cached."""
-    runner, of_cluster = SparkRunner(spark, keep_places=True), Places()
+    runner, of_cluster = SparkRunner(spark, keep_places=True), TaskPlacement()
     cluster("a b c", 0)
     before, _ = of_cluster.partitions(spark, 8)
     cluster("a b", 1)
@@ -78,7 +78,7 @@ def test_a_runner_in_place_has_the_cores_over_which_places_are_spread(
 def test_what_is_cached_for_former_executors_is_dropped(
     own_session: "SparkSession", cluster: Callable[[str, float], None]
 ) -> None:
-    of_cluster, session = Places(), own_session
+    of_cluster, session = TaskPlacement(), own_session
     cluster("x y", 0)
     former = [of_cluster.partitions(session, count)[1] for count in (1, 2)]
     cluster("y z", places.SETTLED_SECONDS)
@@ -93,4 +93,4 @@ def test_what_is_cached_for_former_executors_is_dropped(
 @pytest.mark.jvm
 def test_sessions_of_one_context_have_the_same_places(spark: "SparkSession", own_session: "SparkSession") -> None:
     """They share executors, and what these cache."""
-    assert places_of(own_session) is places_of(spark)
+    assert placement_of(own_session) is placement_of(spark)

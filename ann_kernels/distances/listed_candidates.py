@@ -29,7 +29,7 @@ _NO_CODES = CodeTable(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OwnNearest:
+class NearestListed:
     """The nearest candidates of Q queries, one after another."""
 
     queries: I64
@@ -42,7 +42,7 @@ class OwnNearest:
     """int64[Q]: candidates of each query"""
 
 
-def nearest_of_own(
+def nearest_listed(
     vectors: F32 | CodedVectors,
     metric: Metric,
     queries: F64,
@@ -51,7 +51,7 @@ def nearest_of_own(
     *,
     first: int = 0,
     doubt: float = 0.0,
-) -> OwnNearest:
+) -> NearestListed:
     """All candidates of each query that are no farther than its k-th nearest.
 
     Parameters
@@ -86,7 +86,7 @@ def nearest_of_own(
         distances,
         counts,
     )
-    return OwnNearest(
+    return NearestListed(
         np.repeat(np.arange(len(queries)), counts[:, 0]), numbers[:count], distances[:count], counts[:, 1]
     )
 
@@ -104,7 +104,7 @@ def _fill_nearest(
     distances: F64,
     counts: I64,
 ) -> int:
-    """`nearest_of_own`: fills nodes and distances, and counts int64[Q, 2] of (nearest, candidates) of each query.
+    """`nearest_listed`: fills nodes and distances, and counts int64[Q, 2] of (nearest, candidates) of each query.
 
     Returns the number of the nearest of all queries.
     """

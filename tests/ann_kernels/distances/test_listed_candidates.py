@@ -6,7 +6,7 @@ import pytest
 from icepuffin.ann_kernels.codes.scalar_quantization import encode
 from icepuffin.ann_kernels.distances.coded_comparison import CodedVectors
 from icepuffin.ann_kernels.distances.distance import prepare
-from icepuffin.ann_kernels.distances.own_candidates import nearest_of_own
+from icepuffin.ann_kernels.distances.listed_candidates import nearest_listed
 from icepuffin.ann_kernels.distances.top_k import exact_top_k
 from icepuffin.ann_kernels.metric import Metric
 from tests.ann_kernels.data import clustered, near_duplicates
@@ -36,7 +36,7 @@ def test_the_nearest_of_own_candidates_are_the_nearest(metric: Metric, make, cod
     table = CodedVectors(vectors, codes) if coded else vectors
     for k, first in ((1, 0), (10, 0), (10, 70), (COUNT + 5, 0)):
         starts, candidates, own = drawn(len(queries), k, first)
-        nearest = nearest_of_own(table, metric, queries, (starts, candidates), k, first=first)
+        nearest = nearest_listed(table, metric, queries, (starts, candidates), k, first=first)
         assert nearest.compared.tolist() == [len(rows) for rows in own]
         for place, rows in enumerate(own):
             own_places = nearest.queries == place
@@ -58,7 +58,7 @@ def test_all_of_several_that_are_equally_near_are_there(coded: bool) -> None:
     table = CodedVectors(vectors, codes) if coded else vectors
     candidates = np.arange(COUNT, dtype=np.uint32)
     query = vectors[:1].astype(np.float64)
-    nearest = nearest_of_own(table, Metric.L2, query, (np.array([0, COUNT]), candidates), 3)
+    nearest = nearest_listed(table, Metric.L2, query, (np.array([0, COUNT]), candidates), 3)
     true = exact_top_k(query, vectors, COUNT, Metric.L2)
     equal = true[1][0] <= true[1][0, 2]
     assert equal.sum() > 3
@@ -74,7 +74,7 @@ def test_directions_in_doubt_are_there(coded: bool, doubt: float) -> None:
     assert codes is not None
     table = CodedVectors(vectors, codes) if coded else vectors
     starts, candidates, own = drawn(len(queries), 5, 0)
-    nearest = nearest_of_own(table, Metric.COSINE, queries, (starts, candidates), 4, doubt=doubt)
+    nearest = nearest_listed(table, Metric.COSINE, queries, (starts, candidates), 4, doubt=doubt)
     for place, rows in enumerate(own):
         is_live = np.zeros(COUNT, np.bool_)
         is_live[rows] = True
