@@ -35,7 +35,7 @@ def free_port() -> int:
     Else a client or server of another test may get it before the server that it is for has started.
     """
     while True:
-        port = 20_000 + secrets.randbelow(12_000)
+        port = 20_000 + int(secrets.token_hex(4), 16) % 12_000
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
