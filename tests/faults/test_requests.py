@@ -29,7 +29,8 @@ WRITE_FAULTS = ("lost request", "lost answer", "late answer")
 READ_FAULTS = (*WRITE_FAULTS, "stale answer")
 WRITE_STRIDE, READ_STRIDE = (1, 1) if FULL else (20, 160)
 """Requests per fault: of those that write, and of the others. A run has 20 to 50 that write, and up to 210 others"""
-_PATIENCE_S = 0.5
+_PATIENCE_S = 1.0
+"""Seconds that the client waits for an answer: a busy machine gives all others in that time"""
 _STALE_OBJECT = b"<Error><Code>NoSuchKey</Code><Message>stale</Message></Error>"
 _STALE_LISTING = b"""<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>lake</Name>
 <KeyCount>0</KeyCount><MaxKeys>1000</MaxKeys><IsTruncated>false</IsTruncated></ListBucketResult>"""
@@ -76,7 +77,7 @@ class Line:
             return Answer(200, body=_STALE_LISTING) if is_listing else Answer(404, body=_STALE_OBJECT)
         answer = forward(self.upstream, request)
         if what == "late answer":
-            time.sleep(3 * _PATIENCE_S)
+            time.sleep(1.5 * _PATIENCE_S)
         return None if what == "lost answer" else answer
 
     @contextmanager
