@@ -183,7 +183,6 @@ def test_the_work_of_an_evaluation_grows_with_the_history_and_not_with_its_runs_
         return parse(text)
 
     daemon = Daemon(instance, backlog.settings(runs_ahead=runs))
-    monkeypatch.setattr(evaluation, "WRITING_SECONDS", 60.0)
     monkeypatch.setattr(Summary, "additional_properties", property(properties))
     monkeypatch.setattr(VersionSizes, "parse", parse)
     assert len(daemon.tick(WATCH).launched) == runs

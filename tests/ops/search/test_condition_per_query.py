@@ -31,6 +31,7 @@ from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, STORAGE, make_rows, queries
 from tests.draws import TALLY, amount
 from tests.ops.search.measured.test_live_recall import settled
+from tests.patience import PATIENCE
 
 FILTERS = ("tags", "numbers", "section", "shelf")
 DEFINITION = IndexDefinition(
@@ -418,6 +419,7 @@ def test_values_that_could_not_be_kept(table: Table, monkeypatch: pytest.MonkeyP
 
 def test_a_store_that_fails_for_a_while_changes_no_answer(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """A column is read once for all conditions, until a pause is over."""
+    monkeypatch.setattr(attribute_conditions, "_PAUSE_SECONDS", PATIENCE)
     index(table)
     reader, read, attempts = opened(table), VersionValues.entries, list[int]()
     conditions = [f"array_contains(tags, 't{n % 9}') and array_contains(tags, 't{n % 7}')" for n in range(40)]

@@ -27,8 +27,15 @@ from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.index.test_vectors_of_bytes import rows_of, table_of
 from tests.ops.search.runners import LabelRecorder
+from tests.patience import PATIENCE
 
 CONDITION = "section = 'section 2'"
+
+
+@pytest.fixture(autouse=True)
+def _patient_rehearsals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is due is repeated, on a slow machine as well."""
+    monkeypatch.setattr(following_reader, "_REHEARSAL_SECONDS", PATIENCE)
 
 
 @pytest.fixture
