@@ -18,7 +18,7 @@ from icepuffin.ann_kernels.graphs.vamana import Graph
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.runs.index_runs import refresh_index
 from icepuffin.ops.search import open_index
-from icepuffin.ops.spark import places
+from icepuffin.ops.spark import task_placement
 from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.tasks.scatter import scatter
 from icepuffin.ops.tasks.shard_task import make_shard
@@ -53,7 +53,7 @@ def places_after_a_loss(runner: SparkRunner) -> list[list[str]]:
         if os.path.realpath(link) == before[0] and b"java" in (link.parent / "cmdline").read_bytes().split(b"\0")[0]
     )
     os.kill(process, signal.SIGKILL)
-    places.SETTLED_SECONDS = 1.0
+    task_placement.SETTLED_SECONDS = 1.0
     deadline = time.monotonic() + 600
     while (after := folders())[0] == after[1] or before[0] in after:
         if time.monotonic() > deadline:

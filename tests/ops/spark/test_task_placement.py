@@ -3,7 +3,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from icepuffin.ops.spark import places
+from icepuffin.ops.spark import task_placement
 from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.spark.task_placement import Executors, TaskPlacement, placement_of
 
@@ -17,7 +17,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], None]:
 
     def change(addresses: str, second: float) -> None:
         monkeypatch.setattr(Executors, "of", lambda _: Executors(addresses, len(addresses.split())))
-        monkeypatch.setattr(places, "monotonic", lambda: second)
+        monkeypatch.setattr(task_placement, "monotonic", lambda: second)
 
     return change
 
@@ -25,8 +25,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], None]:
 def test_places_follow_executors_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """What registers may not take tasks yet, and what was lost is soon replaced."""
     seconds = 0.0
-    monkeypatch.setattr(places, "monotonic", lambda: seconds)
-    of_cluster, settled = TaskPlacement(), places.SETTLED_SECONDS
+    monkeypatch.setattr(task_placement, "monotonic", lambda: seconds)
+    of_cluster, settled = TaskPlacement(), task_placement.SETTLED_SECONDS
 
     def executors(current: str) -> str:
         spread = of_cluster._executors(Executors(current, len(current.split())))
@@ -58,7 +58,7 @@ def test_a_lost_executor_moves_no_other_place_until_executors_have_settled(
     cluster("a b", 1)
     assert runner.parallelism == 2
     assert (of_cluster.cores(spark), of_cluster.partitions(spark, 8)[0]) == (3, before)
-    cluster("a b", 1 + places.SETTLED_SECONDS)
+    cluster("a b", 1 + task_placement.SETTLED_SECONDS)
     after, _ = of_cluster.partitions(spark, 8)
     assert (of_cluster.cores(spark), len(after)) == (2, 2)
     assert not {*before} & {*after}
@@ -81,9 +81,9 @@ def test_what_is_cached_for_former_executors_is_dropped(
     of_cluster, session = TaskPlacement(), own_session
     cluster("x y", 0)
     former = [of_cluster.partitions(session, count)[1] for count in (1, 2)]
-    cluster("y z", places.SETTLED_SECONDS)
+    cluster("y z", task_placement.SETTLED_SECONDS)
     assert of_cluster.partitions(session, 2)[1].storageLevel.useMemory
-    cluster("y z", 2 * places.SETTLED_SECONDS)
+    cluster("y z", 2 * task_placement.SETTLED_SECONDS)
     newer = [of_cluster.partitions(session, count)[1] for count in (1, 2)]
     assert [frame.storageLevel.useMemory for frame in (*former, *newer)] == [False, False, True, True]
     for frame in newer:
