@@ -16,7 +16,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], None]:
     """Says which executors there are, of a core each, at which second: those of a local session never change."""
 
     def change(addresses: str, second: float) -> None:
-        monkeypatch.setattr(Executors, "of", lambda _: Executors(addresses, len(addresses.split())))
+        monkeypatch.setattr(Executors, "from_session", lambda _: Executors(addresses, len(addresses.split())))
         monkeypatch.setattr(task_placement, "monotonic", lambda: second)
 
     return change
