@@ -16,7 +16,7 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.cache import CacheSettings, use_settings
-from icepuffin.ops.process.process_budget import ROWS_ON_DISK
+from icepuffin.ops.process.process_budget import ROWS_ON_DISK, ProcessBudget
 from icepuffin.ops.rows import row_groups, row_reader
 from icepuffin.ops.rows.row_groups import RowGroups
 from icepuffin.ops.rows.row_reader import Meter, RowReader
@@ -35,7 +35,9 @@ _GROUP = pa.table({"id": pa.array(range(1_000)), "title": [f"title {row}" for ro
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Of the cache's settings. Readers that other tests have left, and workers of tasks, have another budget."""
+    monkeypatch.setattr(row_groups, "ROWS_ON_DISK", ProcessBudget(ROWS_ON_DISK._budget_of))
     use_settings(CacheSettings(tmp_path / "shards", rows_bytes=1 << 20))
     yield tmp_path / "shards"
     use_settings(None)
@@ -54,11 +56,11 @@ def test_rows_that_are_read_again_come_from_the_disk(table: Table, folder: Path)
     answers = [rows.take(0, FIELDS, positions, meter) for meter in meters]
     assert [meter.bytes > 0 for meter in meters] == [True, True, False]
     assert answers[2].equals(answers[0])
-    assert rows.cached_bytes == 0 < ROWS_ON_DISK.reserved
+    assert rows.cached_bytes == 0 < row_groups.ROWS_ON_DISK.reserved
     assert [path for path in folder.rglob("*") if path.is_file()] == []
     del rows
     gc.collect()
-    assert ROWS_ON_DISK.reserved == 0
+    assert row_groups.ROWS_ON_DISK.reserved == 0
     assert answers[2].equals(answers[0])
 
 
@@ -98,24 +100,24 @@ def test_a_row_group_that_is_read_once_is_not_written() -> None:
     groups = RowGroups(1 << 20)
     kept(groups, "key", times=1)
     assert groups.get("key") is _GROUP
-    assert ROWS_ON_DISK.reserved == 0
+    assert row_groups.ROWS_ON_DISK.reserved == 0
 
 
 def test_a_row_group_that_several_threads_decode_is_kept_once() -> None:
     groups = RowGroups(1 << 20)
     kept(groups, "key")
-    size = ROWS_ON_DISK.reserved
+    size = row_groups.ROWS_ON_DISK.reserved
     rows = groups.get("key")
     groups.keep("key", _GROUP)
     assert groups.get("key") is rows
-    assert ROWS_ON_DISK.reserved == size > 0 == groups.bytes_in_memory
+    assert row_groups.ROWS_ON_DISK.reserved == size > 0 == groups.bytes_in_memory
 
 
 def test_all_readers_of_a_process_share_the_budget(folder: Path) -> None:
     """A reader's own row groups make room, those used longest ago first; another reader's do not."""
     one, other = RowGroups(0), RowGroups(0)
     kept(one, "first")
-    size = ROWS_ON_DISK.reserved
+    size = row_groups.ROWS_ON_DISK.reserved
     use_settings(CacheSettings(folder, rows_bytes=3 * size))
     for key in ("second", "third"):
         kept(one, key)
@@ -124,7 +126,7 @@ def test_all_readers_of_a_process_share_the_budget(folder: Path) -> None:
     assert [one.get(key) is not None for key in ("first", "second", "third", "fourth")] == [True, False, True, True]
     kept(other, "fifth")
     assert other.get("fifth") is None
-    assert ROWS_ON_DISK.reserved == 3 * size
+    assert row_groups.ROWS_ON_DISK.reserved == 3 * size
     del one
     kept(other, "fifth")
     assert other.get("fifth") is not None
@@ -134,7 +136,7 @@ def test_row_groups_that_were_taken_over_stay_while_the_other_reader_has_them(fo
     """To drop them would make no room. The other reader answers until the newer one takes its place."""
     older, newer = RowGroups(0), RowGroups(0)
     kept(older, 0)
-    use_settings(CacheSettings(folder, rows_bytes=4 * ROWS_ON_DISK.reserved))
+    use_settings(CacheSettings(folder, rows_bytes=4 * row_groups.ROWS_ON_DISK.reserved))
     for key in range(1, 4):
         kept(older, key)
     newer.take_over(older.kept())
@@ -153,14 +155,14 @@ def test_nothing_is_written_where_the_settings_forbid_it(
     groups = RowGroups(1 << 20)
     kept(groups, "key")
     assert groups.get("key") is _GROUP
-    assert ROWS_ON_DISK.reserved == 0
+    assert row_groups.ROWS_ON_DISK.reserved == 0
     assert caplog.messages == [], "it is not tried"
 
 
 def test_a_row_group_over_the_budget_leaves_the_others(folder: Path) -> None:
     groups = RowGroups(0)
     kept(groups, "small")
-    use_settings(CacheSettings(folder, rows_bytes=ROWS_ON_DISK.reserved))
+    use_settings(CacheSettings(folder, rows_bytes=row_groups.ROWS_ON_DISK.reserved))
     kept(groups, "large", pa.concat_tables([_GROUP, _GROUP]))
     assert groups.get("small") is not None
     assert groups.get("large") is None
@@ -189,7 +191,7 @@ def test_a_row_group_is_not_written_where_it_would_not_have_stayed(folder: Path)
     """Of 30 row groups four fit: drawn by chance, a search would else write nearly all that it decodes."""
     groups = RowGroups(0)
     kept(groups, "first")
-    use_settings(CacheSettings(folder, rows_bytes=4 * ROWS_ON_DISK.reserved))
+    use_settings(CacheSettings(folder, rows_bytes=4 * row_groups.ROWS_ON_DISK.reserved))
     before = _bytes_written()
     for _ in range(3):
         kept(groups, "often")
@@ -197,7 +199,7 @@ def test_a_row_group_is_not_written_where_it_would_not_have_stayed(folder: Path)
             kept(groups, key, times=1)
     assert groups.get("first") is not None
     assert groups.get("often") is not None
-    assert _bytes_written() - before < 4 * ROWS_ON_DISK.reserved
+    assert _bytes_written() - before < 4 * row_groups.ROWS_ON_DISK.reserved
 
 
 def _bytes_written() -> int:
@@ -208,13 +210,13 @@ def _bytes_written() -> int:
 def test_a_failing_disk_is_one_warning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     groups = RowGroups(1 << 20)
     kept(groups, "earlier")
-    before = ROWS_ON_DISK.reserved
+    before = row_groups.ROWS_ON_DISK.reserved
     folder.rename(folder.with_name("elsewhere"))
     with caplog.at_level(logging.WARNING):
         for key in range(3):
             kept(groups, key)
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["decoded rows are not kept on disk"]
-    assert ROWS_ON_DISK.reserved == before
+    assert row_groups.ROWS_ON_DISK.reserved == before
     assert all(groups.get(key) is not None for key in ("earlier", 0, 1, 2))
 
 
@@ -222,7 +224,7 @@ def test_threads_may_share_row_groups(folder: Path) -> None:
     """Of 40 row groups four fit; whatever is kept is what was put there."""
     groups = RowGroups(0)
     kept(groups, "key")
-    use_settings(CacheSettings(folder, rows_bytes=4 * ROWS_ON_DISK.reserved))
+    use_settings(CacheSettings(folder, rows_bytes=4 * row_groups.ROWS_ON_DISK.reserved))
     tables = [_GROUP.set_column(0, "id", pa.array(range(key, key + 1_000))) for key in range(40)]
 
     def work(seed: int) -> bool:
@@ -236,7 +238,7 @@ def test_threads_may_share_row_groups(folder: Path) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(16)))
-    assert ROWS_ON_DISK.reserved <= ROWS_ON_DISK.budget
+    assert row_groups.ROWS_ON_DISK.reserved <= row_groups.ROWS_ON_DISK.budget
 
 
 def answer(reader: IndexReader, columns: list[str], *, where: str = "id < 1500") -> tuple[pa.Table, int]:
