@@ -1,0 +1,398 @@
+"""What commands say of a report, an estimate or an event, part by part. No table is read."""
+
+import io
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+from rich.console import Console
+
+from icepuffin.assets.table_settings import TableSettings
+from icepuffin.ops.index import DefinitionError, IndexDefinition
+from icepuffin.ops.index.planning.index_report import Estimate, GcReport, IndexReport, ShardEstimate, VersionRecall
+from icepuffin.ops.index.upkeep.freshness import FreshnessLag
+from icepuffin.ops.index.upkeep.retention_plan import ExpiredVersion
+from icepuffin.ops.model import MIB, Action, How, ShardId, SnapshotId
+from icepuffin.ops.recall.curves import Width
+from icepuffin.ops.recall.measured_points import MeasuredPoint
+from icepuffin.ops.runs.costs import CostModel
+from icepuffin.ops.search.overview import IncludedState, Overview, PackState, ShardState
+from icepuffin.ops.theta.theta_report import ThetaEstimate, ThetaOutcome, ThetaReport
+from icepuffin.orchestration.cli import index, index_view, output, plan, refresh, sensor_tick, stats, tune
+from icepuffin.orchestration.cli.session import Session
+from icepuffin.orchestration.gc_report import render_gc_report
+from icepuffin.orchestration.sensor.evaluation import SensorEvaluation
+from icepuffin.orchestration.sensor.local_sensor import DueRuns, LocalRun, SkippedTable, TableTick
+from icepuffin.orchestration.sensor.sensor_plan import RunPlan
+
+ESTIMATE = Estimate(
+    action=Action.REFRESHED,
+    reason="two files came",
+    inserted=1_500,
+    remapped=20,
+    tombstoned=3,
+    merged=40,
+    shards_rebuilt=1,
+    shards_copied=2,
+    bytes_read=3 * MIB,
+    bytes_written=MIB // 2,
+    seconds=1_000.0,
+    rates="default rates, 2 threads",
+    shards=(ShardEstimate(ShardId(4), How.REBUILT, "it is full", 1_000, 500, 21, 8, 2 * MIB, MIB, 7 * MIB),),
+)
+REPORT = IndexReport(
+    table="db.t",
+    index="e",
+    snapshot_id=SnapshotId(1),
+    index_snapshot_id=SnapshotId(9),
+    action=Action.REFRESHED,
+    reason="two files came",
+    build_id="b",
+    puffin_path="s3://lake/e.puffin",
+    files=3,
+    rows=1_200,
+    without_vector=4,
+    inserted=50,
+    remapped=60,
+    tombstones=7,
+    gone=8,
+    shards=5,
+    deltas=2,
+    merged=30,
+    shards_rebuilt=1,
+    shards_copied=3,
+    recall=0.96,
+    recall_basis=VersionRecall(queries=400, wide=0.93, wide_queries=10, rows_here=3, rows_unchanged=1),
+    bytes_total=3 * MIB,
+    bytes_written=MIB,
+    bytes_shared=2 * MIB,
+    seconds=1_234.5,
+    stage_seconds={"read": 0.05, "plan": 0.04},
+    estimate=ESTIMATE,
+)
+
+
+def priced(model: CostModel | None = None) -> Any:
+    """A context of a command, by whose settings runs have a price, or none."""
+    return SimpleNamespace(session=SimpleNamespace(engine=SimpleNamespace(cost_model=model)))
+
+
+def printed(show: Any, *arguments: Any) -> list[str]:
+    """The lines that a function prints, in a wide terminal."""
+    console = Console(file=io.StringIO(), width=160)
+    show(console, *arguments)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def words(lines: list[str]) -> str:
+    """The words of some lines, which a title is folded to."""
+    return " ".join(" ".join(lines).split())
+
+
+def test_a_refresh_says_all_that_its_report_counts() -> None:
+    assert refresh._index_fields(REPORT) == {
+        "action": "refreshed: two files came",
+        "rows": "1,200 in 3 files: 50 inserted, 60 moved, 8 gone; 30 merged from deltas; 4 have no vector",
+        "shards": "5: 1 rebuilt, 3 copied; 2 deltas, 7 tombstones",
+        "recall@10": "0.9600 (0.936 to 0.975); recall@100 0.9300; 75% of the rows measured here, 25% of the rows in "
+        "shards unchanged since they were measured",
+        "MiB": "3.0, 1.0 of it newly written, 2.0 shared with other versions",
+        "seconds": "1,234.5 (read 0.1); 1,000.0 expected",
+        "version": "9",
+        "file": "s3://lake/e.puffin",
+    }
+
+
+def test_a_refresh_is_silent_on_what_there_is_none_of() -> None:
+    none = {"without_vector": 0, "merged": 0, "recall": None, "recall_basis": None, "bytes_shared": 0, "estimate": None}
+    fields = refresh._index_fields(replace(REPORT, **none, stage_seconds={}, action=Action.BUILT))  # type: ignore[arg-type]
+    assert fields["rows"].endswith("8 gone")
+    assert fields["shards"] == "5: all built"
+    assert fields["MiB"] == "3.0, 1.0 of it newly written"
+    assert fields["seconds"] == "1,234.5"
+    assert "recall@10" not in fields
+    assert refresh._shard_counts(replace(REPORT, shards=0)) == "none: balls around the vectors of each file alone"
+    assert refresh._index_fields(replace(REPORT, index_snapshot_id=None)) == {
+        "action": "nothing to publish: two files came"
+    }
+
+
+def test_a_refresh_says_what_sketches_took() -> None:
+    report = ThetaReport(
+        table="db.t",
+        snapshot_id=SnapshotId(1),
+        statistics_path="s3://lake/s.puffin",
+        ndv={"id": 1_200, "name": 7},
+        fresh=True,
+        files_sketched=1,
+        files_reused=2_000,
+        bytes_written=3 * MIB,
+        seconds=2.0,
+        outcome=ThetaOutcome.WRITTEN,
+        estimate=ThetaEstimate(ThetaOutcome.WRITTEN, seconds=3.0),
+        note="a file was gone",
+    )
+    fields = {
+        "action": "written: 1 file read, 2,000 known from before",
+        "distinct": "id 1,200, name 7",
+        "MiB": "3.0 written",
+        "seconds": "2.0; 3.0 expected",
+        "file": "s3://lake/s.puffin",
+        "note": "a file was gone",
+    }
+    assert refresh._sketch_fields(report) == fields
+    bare = replace(report, statistics_path=None, ndv={}, estimate=None, note="")
+    assert refresh._sketch_fields(bare) == {
+        "action": fields["action"], "MiB": "3.0 written", "seconds": "2.0",
+    }  # fmt: skip
+
+
+def test_a_plan_says_what_is_read_and_written_and_what_it_costs() -> None:
+    assert plan._index_fields(priced(CostModel("CHF", compute_hour=36.0)), ESTIMATE) == {
+        "action": "refresh: two files came",
+        "rows": "1,500 to insert, 20 moved, 3 gone; 40 to merge from deltas",
+        "shards": "1: 1 to rebuild, 2 kept",
+        "MiB": "3.0 to read, 0.5 to write",
+        "seconds": "1,000.0 (default rates, 2 threads)",
+        "cost": "10.0000 CHF",
+    }
+    built = plan._index_fields(priced(), replace(ESTIMATE, action=Action.BUILT, merged=0))
+    assert (built["action"], built["shards"]) == ("build: two files came", "1: all to build")
+    assert built["rows"].endswith("3 gone")
+    assert "cost" not in built
+    assert plan._index_fields(priced(), replace(ESTIMATE, shards=(), bytes_written=0)) == {
+        "action": "refresh: two files came"
+    }
+
+
+def test_a_plan_has_a_line_for_each_shard() -> None:
+    heading, line = printed(plan._show_shards, ESTIMATE)
+    assert heading.split() == ["shard", "nodes", "insert", "remap", "gone", "MiB", "read", "written", "what"]
+    assert line.split() == ["4", "1,000", "500", "21", "8", "2.0", "1.0", "rebuilt:", "it", "is", "full"]
+    assert printed(plan._show_shards, replace(ESTIMATE, shards=())) == []
+
+
+def test_a_plan_says_why_no_sketches_are_made() -> None:
+    reasons = {
+        ThetaOutcome.CURRENT: "these sketches are registered",
+        ThetaOutcome.NO_COLUMNS: "no column is to have a sketch",
+        ThetaOutcome.OFF: "sketches are switched off",
+    }
+    for outcome, reason in reasons.items():
+        assert plan._sketch_fields(priced(), ThetaEstimate(outcome)) == {"action": f"nothing to do: {reason}"}
+    work = ThetaEstimate(ThetaOutcome.WRITTEN, columns=1, files_sketched=2, files_reused=5, values=3_000)
+    fields = plan._sketch_fields(priced(), work)
+    assert (fields["files"], fields["values"]) == ("2 to sketch, 5 known", "3,000 to read, of 1 column")
+
+
+TICK = TableTick("db.t", None, SensorEvaluation(("1",), (), 0, RunPlan(request=("1", "2"))))  # type: ignore[arg-type]
+DONE, FAILED = LocalRun("db.t", "7", "r7", True, ""), LocalRun("db.t", "8", "r8", False, "no space")
+GONE = SkippedTable("db.u", "it was dropped")
+
+
+def test_each_event_of_an_evaluation_has_its_line() -> None:
+    events = [TICK, DONE, FAILED, GONE, DueRuns("db.t", ("1",)), DueRuns("db.t", ("1", "2"))]
+    assert [sensor_tick._lines(event).plain for event in events] == [
+        "db.t: 1 new snapshot, 2 runs due",
+        "  snapshot 7: done",
+        "  snapshot 8: failed: no space",
+        "db.u: not evaluated: it was dropped",
+        "db.t: 1 run due\n  snapshot 1",
+        "db.t: 2 runs due\n  snapshot 1\n  snapshot 2",
+    ]
+    for postponed, waiting in ((3, 2), (2, 3)):
+        evaluation = replace(TICK.evaluation, postponed=postponed, plan=RunPlan(waiting=waiting))
+        line = sensor_tick._lines(replace(TICK, evaluation=evaluation)).plain
+        assert line == "db.t: 1 new snapshot, 0 runs due, 3 snapshots left for the next evaluation"
+
+
+def test_a_failed_run_and_a_skipped_table_fail_the_command() -> None:
+    failed = {event: sensor_tick._failed(event) for event in (DONE, FAILED, GONE)}
+    assert failed == {DONE: False, FAILED: True, GONE: True}
+    assert not sensor_tick._failed(TICK)
+
+
+def test_runs_are_listed_with_the_table_that_they_are_of() -> None:
+    other = replace(TICK, table="db.v", evaluation=SensorEvaluation((), ("5",), 0, RunPlan()))
+    first, second, skipped, due = sensor_tick._documents([TICK, DONE, FAILED, other, GONE, DueRuns("db.w", ("1",))])
+    assert first == {
+        "table": "db.t", "new": ["1"], "dropped": [], "runs": [
+            {"snapshot_id": "7", "run_id": "r7", "succeeded": True, "error": ""},
+            {"snapshot_id": "8", "run_id": "r8", "succeeded": False, "error": "no space"},
+        ],
+    }  # fmt: skip
+    assert second == {"table": "db.v", "new": [], "dropped": ["5"], "runs": []}
+    assert (skipped, due) == ({"table": "db.u", "error": "it was dropped"}, {"table": "db.w", "due": ["1"]})
+
+
+def test_an_index_that_is_behind_says_by_how_much_and_why() -> None:
+    lag = FreshnessLag(1, 61.4, 0.5, "9")
+    assert stats._behind(lag) == "; 1 snapshot behind, the oldest of 61 min ago"
+    assert stats._behind(replace(lag, why="its layout was given up")).endswith("min ago; its layout was given up")
+    assert stats._behind(replace(lag, snapshots=0)) == stats._behind(None) == ""
+
+
+def test_a_garbage_collection_names_what_it_does_or_would_do() -> None:
+    retired = ExpiredVersion("e", SnapshotId(1), SnapshotId(2), "s3://lake/e", "there are 2 newer ones")
+    report = GcReport("db.t", False, ("s3://lake/a",), 3 * MIB // 2, 4, 5, (retired,), ("ann_e-1",), ("busy",))
+    assert list(render_gc_report(report)) == [
+        "expired e's version of snapshot 1: there are 2 newer ones",
+        "tag ann_e-1: its snapshot is tagged",
+        "deleted s3://lake/a",
+        "db.t: expired versions: 1, deleted files: 1, 1.5 MiB",
+        "left for the next time: busy",
+        "to go after the grace period: versions: 5, files: 4",
+    ]
+    would = list(render_gc_report(replace(report, dry_run=True)))
+    assert [line.partition(" ")[0] for line in would] == ["would", "would", "would", "db.t:", "left", "to"]
+    assert would[1] == "would tag ann_e-1: its snapshot is tagged"
+    for later, young in ((0, 1), (1, 0)):
+        last = [*render_gc_report(replace(report, retired_later=later, kept_young=young))][-1]
+        assert last == f"to go after the grace period: versions: {later}, files: {young}"
+    assert "grace" not in [*render_gc_report(replace(report, retired_later=0, kept_young=0))][-1]
+    many = replace(report, retired=(retired,) * 21, pinned=("t",) * 21, deleted=("f",) * 21, refused=("b",) * 21)
+    assert [*render_gc_report(many, brief=True)].count("and 1 more") == 4
+    assert "and 1 more" not in [*render_gc_report(many)]
+
+
+def test_who_drops_an_index_reads_what_searches_will_be_answered_by() -> None:
+    """Another index answers only where it is of the same column and of the same metric."""
+    dropped = IndexDefinition(name="a", column="v", metric="l2")
+    others = [replace(dropped, name="b", metric="cosine"), replace(dropped, name="c", column="w")]
+    context: Any = SimpleNamespace(index=lambda _: dropped, indexes=[dropped, *others])
+    assert index._after_drop(context, "a") == "Searches of v by l2 will be exact scans"
+    context.indexes += [replace(dropped, name="d"), replace(dropped, name="e")]
+    assert index._after_drop(context, "a") == "Searches of v by l2 will be answered by d, e"
+
+    def wrong(_: str) -> None:
+        raise DefinitionError("no such metric")
+
+    context.index = wrong
+    assert index._after_drop(context, "a") == "Its properties are wrong, and go, too"
+
+
+OPTIONS: dict[str, Any] = {
+    "index": None, "queries": None, "column": None, "snapshot": None, "target": (), "dry_run": False, "forget": True,
+    "spark": False,
+}  # fmt: skip
+
+
+def test_a_tuning_is_forgotten_without_what_measures_one() -> None:
+    tune.TuningArguments(**OPTIONS).check()
+    for wrong in ({"queries": Path("q")}, {"forget": False}):
+        with pytest.raises(click.UsageError, match=r"give --queries, or --forget"):
+            tune.TuningArguments(**{**OPTIONS, **wrong}).check()
+    for name, value in (("column", "c"), ("snapshot", "1"), ("target", (0.9,)), ("dry_run", True), ("spark", True)):
+        with pytest.raises(click.UsageError, match=f"--{name.replace('_', '-')} goes with --queries"):
+            tune.TuningArguments(**{**OPTIONS, name: value}).check()
+        tune.TuningArguments(**{**OPTIONS, "forget": False, "queries": Path("q"), name: value}).check()
+
+
+def test_a_measured_point_of_every_shard_has_no_slack_in_json() -> None:
+    point = MeasuredPoint(10, 40, 2, math.inf, 0.9, 0.02, 3_000.4, 1.5)
+    document = tune._point(point)
+    assert (document["probe_slack"], document["search_list"]) == (None, 40)
+    assert document["interval"] == [pytest.approx(0.88), pytest.approx(0.92)]
+    assert tune._point(replace(point, probe_slack=0.25))["probe_slack"] == 0.25
+    assert tune._cells(point) == (40, "1.5", "3,000", "0.9000")
+
+
+def test_values_that_json_lacks_are_texts_and_long_ones_are_cut() -> None:
+    assert output._json_value([math.inf, -math.inf, math.nan, 1.5, b"\x01", None]) == [
+        "Infinity", "-Infinity", "NaN", 1.5, "01", None,
+    ]  # fmt: skip
+    assert [output.cell(text, 3).plain for text in ("abc", "abcd", "a\x1bc")] == ["abc", "ab…", "a c"]
+    assert output._with_text_ids({"base_snapshot_id": [1, 2], "rows": 3}, "") == {
+        "base_snapshot_id": ["1", "2"], "rows": 3,
+    }  # fmt: skip
+
+
+SHARD = ShardState(ShardId(0), nodes=40, live=30, tombstones=10, recall=0.95, bytes=2_048, routed=True)
+OVERVIEW = Overview(
+    table="db.t",
+    index="e",
+    base_snapshot_id=SnapshotId(1),
+    index_snapshot_id=SnapshotId(9),
+    head_snapshot_id=SnapshotId(1),
+    rows=200,
+    rows_covered=100,
+    shards=(SHARD,),
+    curve=(),
+    routing=(),
+    file_bytes=2 * MIB,
+)
+BLOCKS = index_view.Marks(" ▏▎▍▌▋▊▉█", "░")
+
+
+def test_a_bar_has_as_many_eighths_as_its_share_and_never_more_than_all() -> None:
+    shares = (-1.0, 0.0, 1 / 240, 0.5, 29.5 / 30, 1.0, 2.0)
+    bars = [BLOCKS.bar(share) for share in shares]
+    assert bars == ["", "", "▏", "█" * 15, "█" * 29 + "▌", "█" * 30, "█" * 30]
+
+
+def test_an_index_is_shown_with_the_bytes_that_it_shares_and_those_that_it_does_not() -> None:
+    assert index_view._storage(OVERVIEW).plain == "takes  2.0 MiB by itself"
+    moved = replace(OVERVIEW, shards=(replace(SHARD, addresses_bytes=MIB // 2),))
+    assert index_view._storage(moved).plain == "takes  2.0 MiB by itself (0.5 for new addresses)"
+    packs = (PackState("own", MIB, 0, 1), PackState("shared", 3 * MIB, 0, 2), PackState("shared, too", MIB, 0, 3))
+    shared = index_view._storage(replace(OVERVIEW, packs=packs)).plain
+    assert shared == "takes  3.0 MiB by itself, and 4.0 MiB in 2 packs that other versions use, too"
+    assert index_view._included(OVERVIEW) is None
+    columns = (IncludedState("name", MIB, 3, 0), IncludedState("tags", MIB // 2, 3, 1))
+    stored = index_view._included(replace(OVERVIEW, included=columns))
+    assert str(stored).startswith("stores name 1.0 MiB, tags 0.5 MiB (1 of 3 files left out): rows of answers")
+
+
+def test_an_index_is_shown_with_what_it_covers_of_the_head() -> None:
+    covers = index_view._coverage(OVERVIEW, BLOCKS).plain
+    assert covers.startswith(f"covers  50.0% {'█' * 15}{'░' * 15} 100 of 200 rows in files of the head")
+    assert "the head is" not in covers
+    behind = index_view._coverage(replace(OVERVIEW, head_snapshot_id=SnapshotId(7)), BLOCKS).plain
+    assert behind.rstrip().endswith("; the head is snapshot 7")
+
+
+def test_the_shards_of_an_index_are_shown_with_what_marks_them() -> None:
+    later = replace(SHARD, shard=ShardId(1), nodes=20, live=20, tombstones=0, routed=False, changed=3)
+    shown = printed(index_view.draw, replace(OVERVIEW, shards=(SHARD, later)), None)
+    assert "* before it lost rows" in words(shown)
+    first, second = (next(line for line in shown if line.split()[:1] == [number]) for number in "01")
+    assert first.split() == ["0", "40", "30", "25.0%", "0.9500", "2", "█" * 22 + "▌" + "░" * 8]
+    assert "0.9500*" in second
+    assert second.rstrip().endswith("later rows, always probed")
+    assert "* before" not in words(printed(index_view.draw, OVERVIEW, None))
+
+
+@pytest.mark.parametrize(("recalls", "floor"), [((0.95, 0.99), "0.90"), ((0.8, 0.99), "0.80")])
+def test_a_curve_is_drawn_from_its_lowest_recall_on(recalls: tuple[float, float], floor: str) -> None:
+    points = [Width(20 * number, 1, recall, 1_000.0 * number) for number, recall in enumerate(recalls, 1)]
+    shown = "\n".join(printed(index_view.draw, replace(OVERVIEW, curve=tuple(points)), [0.5, 0.25]))
+    assert f"bars from {floor} to 1" in shown
+    assert "ms here" in shown
+    assert "0.25" in shown
+    assert "ms here" not in "\n".join(printed(index_view.draw, replace(OVERVIEW, curve=tuple(points)), None))
+
+
+def test_the_entry_of_a_table_wins_over_a_pattern_that_it_matches() -> None:
+    session = Session()
+    tables = {
+        "pages": TableSettings(catalog="x", name="db.*", retries=7),
+        "own": TableSettings(catalog="y", name="db.t", retries=1),
+    }
+    session.__dict__["settings"] = SimpleNamespace(tables=tables, catalogs={"z": None, "x": None, "y": None})
+    session.__dict__["settings_file"] = Path("icepuffin.toml")
+    names = {table: session.catalog_name(None, table) for table in ("db.t", "db.u", "other.t")}
+    assert names == {"db.t": "y", "db.u": "x", "other.t": "z"}
+    own, by_pattern = session.table_settings(None, "db.t")
+    assert (own.retries, by_pattern) == (1, False)
+    matched, by_pattern = session.table_settings("x", "db.t")
+    assert (matched.retries, matched.name, by_pattern) == (7, "db.t", True)
+    tables["twice"] = TableSettings(catalog="x", name="db.t", retries=3)
+    own, by_pattern = session.table_settings("x", "db.t")
+    assert (own.retries, by_pattern) == (3, False)
+    with pytest.raises(click.UsageError, match=r"has db\.t in several catalogs: name one with --catalog: y, x"):
+        session.catalog_name(None, "db.t")
+    assert session.catalog_name("x", "db.t") == "x"
