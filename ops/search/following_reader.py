@@ -79,8 +79,8 @@ class FollowingReader(Generic[R]):
         self._rehearse = rehearse
         self._recent: RecentSearches[R] = RecentSearches()
         self._interval = seconds
-        self._checked = time.time()
-        self._error: Exception | None = None
+        self._last_check: tuple[float, Exception | None] = time.time(), None
+        """Time of the last check that did not fail, and the error of the last one: answers see both change at once"""
         self._updating = ProcessLock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="icepuffin-follow", daemon=True)
@@ -91,14 +91,15 @@ class FollowingReader(Generic[R]):
         """The IndexReader that answers now. Take it once for several searches of the same snapshot. Raises
         RestrictedTableError where the catalog restricted the table at the last check.
         """
-        if isinstance(self._error, RestrictedTableError):
-            raise RestrictedTableError(str(self._error)) from self._error
+        error = self.error
+        if isinstance(error, RestrictedTableError):
+            raise RestrictedTableError(str(error)) from error
         return self._reader
 
     @property
     def error(self) -> Exception | None:
         """Why the last check failed; None where it did not."""
-        return self._error
+        return self._last_check[1]
 
     def search(
         self,
@@ -212,12 +213,12 @@ class FollowingReader(Generic[R]):
             try:
                 newer = self._reopen(self._reader)
             except Exception as error:
-                self._error = error
+                self._last_check = self._last_check[0], error
                 raise
             changed = newer is not self._reader
             if changed:
                 self._rehearse(newer, self._in_time(time.monotonic() + _REHEARSAL_SECONDS))
-            self._reader, self._error, self._checked = newer, None, time.time()
+            self._reader, self._last_check = newer, (time.time(), None)
             return changed
 
     def _in_time(self, end: float) -> Iterator[Callable[[R], object]]:
@@ -251,11 +252,11 @@ class FollowingReader(Generic[R]):
                 _log.warning("the newest snapshot could not be opened, searching goes on: %s", error)
 
     def _with_warning(self, result: SearchResult) -> SearchResult:
-        age = time.time() - self._checked
-        if self._error is None and age <= _LATE * self._interval:
+        checked, error = self._last_check
+        if error is None and time.time() - checked <= _LATE * self._interval:
             return result
-        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._checked))
-        reason = self._error or "the last check has not ended, or the reader was closed"
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(checked))
+        reason = error or "the last check has not ended, or the reader was closed"
         warning = f"the table was not checked for newer snapshots since {since}: {reason}"
         return replace(result, warnings=(*result.warnings, warning))
 

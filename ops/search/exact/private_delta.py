@@ -236,34 +236,34 @@ class PrivateDelta:
         self._lock = ProcessLock()
         self._rows_read = 0.0
         """Rows that searches under conditions have read, or others that would take as long"""
-        self._kept: KeptRows | None = None
-        self._why = "no search has read the tail yet"
+        self._held: tuple[KeptRows | None, str] = None, "no search has read the tail yet"
+        """The rows, None where they are not kept, and the reason: searches that do not wait see both change at once"""
 
     @property
     def state(self) -> KeptTail:
         """What is kept now."""
-        kept = self._kept
-        return KeptTail(0 if kept is None else kept.count, 0 if kept is None else self._bytes, self._why)
+        kept, why = self._held
+        return KeptTail(0 if kept is None else kept.count, 0 if kept is None else self._bytes, why)
 
     def rows(self, matches: Matches | None, files: Collection[FileNumber]) -> TailAccess:
         """The rows for a search of some files of the tail (and of rows that match); they are read where they were not
         before. Raises VectorColumnError, DataFileError.
         """
-        kept, was_read = self._kept, False
+        (kept, why), was_read = self._held, False
         if kept is None:
             with self._lock:
-                if self._kept is None:
+                if self._held[0] is None:
                     was_read = self._read(matches, files)
-                kept = self._kept
+                kept, why = self._held
         if kept is not None and not self.has(matches, files):
             return TailAccess(None, f"{FROM_FILES}: they tell which rows without a distance are meant")
-        return TailAccess(kept, self._why, was_read)
+        return TailAccess(kept, why, was_read)
 
     def has(self, matches: Matches | None, files: Collection[FileNumber]) -> bool:
         """Whether the rows for a search of some files of the tail (and of rows that match) are in memory. They are not
         where rows without a distance are among them: a part of the tail, or a condition, leaves open which are meant.
         """
-        kept = self._kept
+        kept, _ = self._held
         return kept is not None and (not kept.skipped.count or (matches is None and len(files) == len(self.files)))
 
     def _read(self, matches: Matches | None, files: Collection[FileNumber]) -> bool:
@@ -271,18 +271,20 @@ class PrivateDelta:
         whether it is kept now.
         """
         if not TAIL_MEMORY.budget:
-            self._why = f"{FROM_FILES}: tail_mb is 0"
+            self._held = None, f"{FROM_FILES}: tail_mb is 0"
             return False
         if matches is not None:
             self._rows_read += max(matches.in_files(files).count, self._source.live.record_count_of(files) / _SEARCHES)
             if self._rows_read < self._source.live.record_count_of(self.files):
-                self._why = f"{FROM_FILES}: those of the matches alone, until such searches have read as much as it is"
+                why = "those of the matches alone, until such searches have read as much as it is"
+                self._held = None, f"{FROM_FILES}: {why}"
                 return False
         if not TAIL_MEMORY.reserve(self._bytes):
-            self._why = (
+            why = (
                 f"{FROM_FILES}: in memory it takes {self._bytes / MIB:,.0f} MiB, and {TAIL_MEMORY.reserved / MIB:,.0f} "
                 f"MiB of tail_mb = {TAIL_MEMORY.budget // MIB:,} are taken"
             )
+            self._held = None, why
             return False
         try:
             kept = KeptRows.read(self._source, sorted(self.files), self._dims, threads=self._threads)
@@ -291,11 +293,11 @@ class PrivateDelta:
             if matches is None or not isinstance(error, DataFileError | VectorColumnError):
                 raise
             self._rows_read = 0  # matches may lie in files that are sound
-            self._why = f"{FROM_FILES}: those of the matches alone, as the tail cannot be read: {error}"
+            self._held = None, f"{FROM_FILES}: those of the matches alone, as the tail cannot be read: {error}"
             return False
         finalize(kept, TAIL_MEMORY.release, self._bytes)
         by = "by codes" if kept.coded else "each"
-        self._kept, self._why = kept, f"{plural(kept.count, 'row')} in memory, compared {by}"
+        self._held = kept, f"{plural(kept.count, 'row')} in memory, compared {by}"
         return True
 
 

@@ -22,6 +22,7 @@ from icepuffin.ops.filters.matches import Matches
 from icepuffin.ops.index.versions.version_reader import OpenVersion
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
 from icepuffin.ops.process.lru_cache import LruCache
+from icepuffin.ops.process.process_lock import ProcessLock
 from icepuffin.ops.rows.candidates import Candidates, table_distances
 from icepuffin.ops.rows.row_reader import RowReader
 from icepuffin.ops.rows.vector_column import element_type_of, exact_vectors, holds_doubles
@@ -176,11 +177,14 @@ class ShardSummary:
 
 
 class SearchWorker:
-    """Searches parts of a job in this process. Shards come out of the process's cache."""
+    """Searches parts of a job in this process. Shards come out of the process's cache. Thread-safe: a runner may have
+    threads, and several threads a reader.
+    """
 
     def __init__(self, job: SearchJob) -> None:
         self.job = job
         self.rows = RowReader(job.live, job.schema, job.storage)
+        self._lock = ProcessLock()
         self._shards: OrderedDict[ShardId, MaskedShard] = OrderedDict()
         if process_cache().settings != job.cache:  # an executor's cache is set up as the driver's is
             use_settings(job.cache)
@@ -258,15 +262,18 @@ class SearchWorker:
 
     def _shard(self, shard_id: ShardId) -> MaskedShard:
         """A shard, masked. Those that were used last stay so, within the budget of the cache's memory."""
-        if shard_id not in self._shards:
-            shard = self._read(shard_id)
-            covered = self.job.covered
-            self._shards[shard_id] = shard if covered is None else shard.restricted_to_files(covered)
+        with self._lock:
+            kept = self._shards.get(shard_id)
+        if kept is None:
+            kept, covered = self._read(shard_id), self.job.covered
+            kept = kept if covered is None else kept.restricted_to_files(covered)
+        with self._lock:
+            self._shards[shard_id] = kept  # which another thread may have dropped meanwhile, or read, too
+            self._shards.move_to_end(shard_id)
             budget = self.job.cache.memory_bytes
             while len(self._shards) > 1 and sum(one.shard.nbytes for one in self._shards.values()) > budget:
                 self._shards.popitem(last=False)
-        self._shards.move_to_end(shard_id)
-        return self._shards[shard_id]
+        return kept
 
     def _read(self, shard_id: ShardId) -> MaskedShard:
         """A shard that was readable when the version was opened, and may be gone by now."""

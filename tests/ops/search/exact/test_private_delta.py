@@ -4,6 +4,7 @@ import gc
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -372,6 +373,22 @@ def test_queries_that_come_together_read_the_tail_once(table: Table, monkeypatch
     assert all(answer.equals(answers[0]) for answer in answers)
 
 
+def test_searches_that_do_not_wait_for_the_tail_never_see_rows_without_their_reason(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each change of an attribute, as another thread may."""
+    seen = set[tuple[int, str]]()
+
+    def changed(delta: PrivateDelta, name: str, value: object) -> None:
+        object.__setattr__(delta, name, value)
+        with suppress(AttributeError):  # it is being made
+            seen.add((delta.state.rows, delta.state.why))
+
+    monkeypatch.setattr(PrivateDelta, "__setattr__", changed)
+    open_index(with_tail(table), DEFINITION, storage=STORAGE).search(queries(1), columns=[])
+    assert seen == {(0, "no search has read the tail yet"), (50, "50 rows in memory, compared each")}
+
+
 def test_rows_without_a_distance_are_counted_in_each_answer(table_factory: Callable[..., Table]) -> None:
     table = table_factory()
     table.append(make_rows(0, 300))
@@ -474,5 +491,5 @@ def test_rows_in_memory_serve_where_it_is_known_which_rows_without_a_distance_ar
     delta = PrivateDelta(source, [FileNumber(1), FileNumber(2)], DIMS, threads=1)
     matches = cast("Any", object() if has_condition else None)
     assert not delta.has(matches, files)  # type: ignore[arg-type]
-    delta._kept = cast("Any", SimpleNamespace(skipped=SimpleNamespace(count=skipped)))
+    delta._held = cast("Any", SimpleNamespace(skipped=SimpleNamespace(count=skipped))), "in memory"
     assert delta.has(matches, files) == serves  # type: ignore[arg-type]

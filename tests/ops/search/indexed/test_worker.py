@@ -1,5 +1,6 @@
 """Shards that an executor keeps from one task to the next: those that were used last, within a budget."""
 
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from icepuffin.ops.cache import CacheSettings
 from icepuffin.ops.model import LiveFiles, ShardId, SnapshotId
 from icepuffin.ops.search.indexed.worker import SearchJob, SearchWorker
 from tests.conftest import STORAGE
+from tests.patience import PATIENCE
 
 LIVE = LiveFiles("db.t", "uuid", "file:///t", SnapshotId(1), 1, 0, ())
 
@@ -35,3 +37,27 @@ def test_a_worker_keeps_the_shards_that_were_used_last_within_the_memory_of_the_
         worker._shard(ShardId(number))
     assert reads == []
     assert len(worker._shards) == len(kept)
+
+
+def test_a_thread_gets_its_shard_although_another_one_drops_it_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    done, other = threading.Event(), list[threading.Thread]()
+
+    class Shard:
+        """Its size is looked at when one is to be dropped: another thread gets a shard just then."""
+
+        @property
+        def nbytes(self) -> int:
+            if not other:
+                other.append(threading.Thread(target=lambda: (worker._shard(ShardId(2)), done.set())))
+                other[0].start()
+                done.wait(0.2)  # it may have to wait itself
+            return 10
+
+    monkeypatch.setattr(SearchWorker, "_read", lambda *_: SimpleNamespace(shard=Shard()))
+    cache = CacheSettings(disk_bytes=0, memory_bytes=10)
+    worker = SearchWorker(SearchJob(LIVE, Schema(), 1, Metric.L2, STORAGE, None, cache=cache))
+    first, second = (worker._shard(ShardId(number)) for number in range(2))
+    assert first is not second
+    other[0].join(PATIENCE)
+    assert done.is_set()
+    assert [*worker._shards] == [2], "the one that was used last"
