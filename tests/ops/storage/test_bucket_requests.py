@@ -1,5 +1,6 @@
 """What the client for GCS and ADLS does when stores refuse, lose or repeat, over obstore's store in memory."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -83,6 +84,36 @@ def test_a_request_that_the_client_repeats_by_itself_meets_its_own_object(
     assert names(store) == {"gs://lake/a/x"}
 
 
+def test_a_request_that_is_sent_again_is_warned_of(
+    store: BucketStorage, way: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing(way, monkeypatch, after=False)
+    store.create("gs://lake/a/x", DATA)
+    assert "gs://lake/a/x could not be written: connection closed; it is sent again" in caplog.text
+
+
+def test_an_object_of_one_part_is_one_request(store: BucketStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets, "_PART", 1000)
+    copies: list[int] = []
+    through: Callable[..., Any] = obstore.copy
+    monkeypatch.setattr(obstore, "copy", lambda *of, **how: copies.append(size) or through(*of, **how))
+    for size in (999, 1000, 1001):
+        store.create(f"gs://lake/a/{size}", DATA[:size])
+        assert store.size(f"gs://lake/a/{size}") == size
+    assert copies == [1001]
+
+
+def test_a_range_that_begins_where_the_object_ends_is_empty(store: BucketStorage) -> None:
+    store.create("gs://lake/a/x", DATA)
+    ranges = [(len(DATA) - 1, 5), (len(DATA), 5), (len(DATA) + 1, 5)]
+    assert [len(part) for part in store.read_ranges("gs://lake/a/x", ranges)] == [1, 0, 0]
+
+
+def test_the_clock_of_a_store_is_in_milliseconds_and_leaves_no_object(store: BucketStorage) -> None:
+    assert abs(store.now_ms("gs://lake/a") - 1_000 * time.time()) < 60_000
+    assert names(store) == set()
+
+
 def test_a_store_that_never_answers_is_reported(
     store: BucketStorage, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +165,23 @@ def test_keys_that_are_refused_are_replaced_once(others: int, monkeypatch: pytes
         with pytest.raises(RefusedError, match=r"refuses access with credentials that catalog 'lake' vended for ns\.t"):
             store.size("gs://lake/a/x")
         assert calls == ["token-0"]
+
+
+@pytest.mark.usefixtures("memory")
+def test_new_keys_that_are_refused_too_are_not_requested_again_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    grants = [(Grant("gs://lake", {"gcs.oauth2.token": f"token-{number}"}),) for number in range(2)]
+    requested: list[object] = []
+    lease = Lease(VendedGrants("lake", "ns.t", "somebody", grants[0], lambda: requested.append(1) or grants[1]))
+    store = BucketStorage({}, lease=lease, prefix="gs://lake")
+
+    def head(*_: object) -> None:
+        raise UnauthenticatedError("expired")
+
+    monkeypatch.setattr(obstore, "head", head)
+    for _ in range(3):
+        with pytest.raises(RefusedError, match="refuses access with credentials that catalog 'lake' vended"):
+            store.size("gs://lake/a/x")
+    assert len(requested) == 1
 
 
 @pytest.mark.parametrize(

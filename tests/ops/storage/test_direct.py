@@ -78,6 +78,21 @@ def test_a_file_system_that_cannot_is_written_through_its_cache(
     assert joined(tmp_path / "joined", source) == (tmp_path / "joined").read_bytes()
 
 
+def test_flags_that_cannot_be_set_for_another_reason_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control = fcntl.fcntl
+
+    def picky_control(handle: int, command: int, flags: int = 0) -> int:
+        if command == fcntl.F_SETFL:
+            raise OSError(errno.EPERM, "forbidden")
+        return control(handle, command, flags)
+
+    monkeypatch.setattr(direct_io.fcntl, "fcntl", picky_control)
+    with (tmp_path / "out").open("xb") as taken, pytest.raises(OSError, match="forbidden"):
+        DirectSink(taken.fileno())
+
+
 def test_a_range_past_the_end_says_how_much_there_was(tmp_path: Path, source: Path) -> None:
     with source.open("rb") as given, (tmp_path / "out").open("xb") as taken, DirectSink(taken.fileno()) as sink:
         assert sink.append_range(given.fileno(), 199 * BLOCK, 2 * BLOCK) == BLOCK

@@ -1,11 +1,14 @@
 """Who reads: the same while keys rotate, another where it is somebody else."""
 
+import os
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from botocore.session import Session
 
-from icepuffin.ops.storage.principal import ambient_identity
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.storage.principal import ambient_identity, principal
 
 _NEW_KEYS = """#!/bin/sh
 echo '{"Version": 1, "AccessKeyId": "'$(date +%N)'", "SecretAccessKey": "s", "SessionToken": "t", "Expiration": "2099-01-01T00:00:00Z"}'
@@ -33,3 +36,46 @@ def test_keys_that_rotate_are_identified_by_their_origin(monkeypatch: pytest.Mon
         matches[name] = ambient_identity()
         assert matches[name] == ambient_identity()
     assert matches["ann"] != matches["bob"]
+
+
+@pytest.mark.usefixtures("rotating")
+@pytest.mark.parametrize(
+    "variable",
+    ["AWS_ROLE_ARN", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"],
+)
+def test_a_role_that_the_environment_names_is_part_of_who_has_its_keys(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "ann")
+    before = ambient_identity()
+    monkeypatch.setenv(variable, "bob")
+    assert ambient_identity() != before
+
+
+@pytest.mark.usefixtures("no_keys")
+def test_lasting_keys_are_identified_by_all_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s", "AWS_SESSION_TOKEN": "t"}
+    for name, value in keys.items():
+        monkeypatch.setenv(name, value)
+    assert ambient_identity() == ["a", "s", "t"]
+
+
+def test_who_needs_no_keys_of_the_machine_is_not_identified_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of the settings count, and who reads anonymously is the same user for everybody."""
+    module = import_module("icepuffin.ops.storage.principal")
+    for settings in ({"s3.anonymous": "true"}, {"s3.access-key-id": "k"}):
+        found = set()
+        for user in ("ann", "bob"):
+            monkeypatch.setattr(module, "ambient_identity", lambda user=user: [user])
+            module._s3_principal.cache_clear()
+            found.add(principal("s3://lake/a", StorageConfig(settings)))
+        assert len(found) == 1
+    module._s3_principal.cache_clear()
+
+
+def test_a_file_is_read_by_the_user_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    users = []
+    for user in (1, 2, 1):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        users.append(principal("/lake/a", StorageConfig()))
+    assert users[0] == users[2] != users[1]
