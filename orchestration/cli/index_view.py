@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from icepuffin.ops.messages import plural
 from icepuffin.ops.model import MIB
 from icepuffin.orchestration.cli.output import new_table
 
@@ -101,8 +102,8 @@ def _storage(overview: "Overview") -> "Text":
         alone += f" ({addresses / MIB:,.1f} for new addresses)"
     if not overview.bytes_shared:
         return Text(alone)
-    packs = sum(pack.versions > 1 for pack in overview.packs)
-    return Text(f"{alone}, and {overview.bytes_shared / MIB:,.1f} MiB in {packs} packs that other versions use, too")
+    packs = plural(sum(pack.versions > 1 for pack in overview.packs), "pack")
+    return Text(f"{alone}, and {overview.bytes_shared / MIB:,.1f} MiB in {packs} that other versions use, too")
 
 
 def _included(overview: "Overview") -> "Text | None":

@@ -341,6 +341,8 @@ def test_an_index_is_shown_with_the_bytes_that_it_shares_and_those_that_it_does_
     packs = (PackState("own", MIB, 0, 1), PackState("shared", 3 * MIB, 0, 2), PackState("shared, too", MIB, 0, 3))
     shared = index_view._storage(replace(OVERVIEW, packs=packs)).plain
     assert shared == "takes  3.0 MiB by itself, and 4.0 MiB in 2 packs that other versions use, too"
+    one = index_view._storage(replace(OVERVIEW, packs=packs[1:2])).plain
+    assert one.endswith("and 3.0 MiB in 1 pack that other versions use, too")
     assert index_view._included(OVERVIEW) is None
     columns = (IncludedState("name", MIB, 3, 0), IncludedState("tags", MIB // 2, 3, 1))
     stored = index_view._included(replace(OVERVIEW, included=columns))
