@@ -67,7 +67,7 @@ class CodedRows:
         """Nodes by the codes of their rows, whose numbers are int64[n]. Those `outside` have none, and those of nodes
         that are not live mean nothing.
         """
-        codes = self.codes[rows] if len(self.codes) else np.empty(0, self.codes.dtype)
+        codes = self.codes[rows]
         if outside.any():
             codes[outside] = self._count - 1
         return CodedRows(codes, self._count)

@@ -10,6 +10,7 @@ from decimal import Decimal
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -54,11 +55,11 @@ from pyiceberg.types import (
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.filters import attribute_conditions, attribute_matches, distinct_values
 from icepuffin.ops.filters.attribute_conditions import Attributes
-from icepuffin.ops.filters.attribute_matches import find_matches_by_attributes
+from icepuffin.ops.filters.attribute_matches import AttributeMatches, find_matches_by_attributes
 from icepuffin.ops.filters.attribute_values import VersionValues
 from icepuffin.ops.filters.distinct_values import DistinctValues
 from icepuffin.ops.filters.list_predicate import ArrayContains
-from icepuffin.ops.filters.matches import find_matches
+from icepuffin.ops.filters.matches import Matches, find_matches
 from icepuffin.ops.filters.predicate import RowPredicate
 from icepuffin.ops.index import DefinitionError, IndexDefinition, create_index, load_definition, materialize_index
 from icepuffin.ops.index.definitions.definition_columns import resolve_columns
@@ -66,7 +67,7 @@ from icepuffin.ops.index.files import attribute_blobs as attributes
 from icepuffin.ops.index.planning.version_plan import plan_version
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions.version_reader import OpenVersion, open_version, read_attribute_blob, without_files
-from icepuffin.ops.model import Action, FileSlot, LiveFile, LiveFiles, SnapshotId
+from icepuffin.ops.model import Action, FileNumber, FileSlot, LiveFile, LiveFiles, SnapshotId
 from icepuffin.ops.rows import attributes as kept_values
 from icepuffin.ops.runs.index_runs import ensure_defined
 from icepuffin.ops.search import Coverage, IndexReader, open_index
@@ -939,3 +940,11 @@ def test_lists_are_weighed_by_the_bytes_that_a_version_keeps() -> None:
     file = LiveFile("file:/a.parquet", 1, 1_000, 1, "PARQUET")
     sizes = [ColumnsOfFile(FileSlot(0), file, field_ids).size(Schema(*fields)) for field_ids in ((1,), (2,), (1, 2))]
     assert sizes == [8_000, 1_000 * kept_values.LIST_BYTES_PER_ROW, 136_000]
+
+
+def test_matches_that_are_kept_count_for_two_bitmaps_and_the_rows_of_data_files() -> None:
+    rows = [Matches({FileNumber(0): np.arange(count)}, 1) for count in (7, 50)]
+    condition: Any = SimpleNamespace(attributes=SimpleNamespace(starts=np.array([0, 3_200, 6_400])))
+    of_files = AttributeMatches({}, 0, condition=condition, rest=rows[0], others=rows[1])
+    assert of_files.weight == 7 + 50 + 2 * 6_400 // 64
+    assert replace(of_files, rest=None).weight == 50 + 2 * 6_400 // 64

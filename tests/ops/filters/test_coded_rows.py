@@ -1,5 +1,7 @@
 """Rows by the codes of their values, and conditions on these, beside comparing each row."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -43,3 +45,13 @@ def test_rows_of_a_conjunction_are_those_for_which_each_part_is_true(seed: int) 
     rows = evaluate(Combination(every=True, parts=tuple(parts)), columns)
     assert np.array_equal(rows.marked(), expected)
     assert rows.count() == np.count_nonzero(expected)
+
+
+def test_of_parts_that_are_never_true_no_row_is_left() -> None:
+    columns = {field: CodedRows(np.arange(300).astype(np.uint16) % 40, 40) for field in (1, 2)}
+    never, rare, often = ColumnPart(1, []), ColumnPart(2, [(3, 3)]), ColumnPart(1, [(0, 9), (20, 29)])
+    for parts in ((never, replace(never, field_id=2)), (rare, never), (never, rare, often)):
+        assert evaluate(Combination(every=True, parts=parts), columns).count() == 0
+    assert evaluate(Combination(every=True, parts=(rare, often)), columns).marked().nonzero()[0].tolist() == [
+        *range(3, 300, 40)
+    ]
