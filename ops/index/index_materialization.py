@@ -12,12 +12,13 @@ from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.binding.errors import LostRaceError
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
-from icepuffin.ops.index.errors import CoverageError, GateFailedError
+from icepuffin.ops.index.errors import CoverageError, GateFailedError, LayoutMisfitError
 from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.index.planning.version_plan import VersionPlan, plan_instead, plan_rebuild, plan_version
 from icepuffin.ops.index.upkeep.outcome_reports import empty_report, reuse_report
+from icepuffin.ops.index.vain_builds import find_vain_build, record_vain_build
 from icepuffin.ops.index.versions.version_reader import lost_packs
-from icepuffin.ops.model import Action, SnapshotId
+from icepuffin.ops.model import Action, SnapshotId, StorageConfig
 from icepuffin.ops.process.stage_clock import StageClock
 from icepuffin.ops.storage import ObjectMissingError, left_where_refused
 from icepuffin.ops.table.snapshots import head_of
@@ -91,9 +92,13 @@ def _carry_out(
         try:
             report = _as_planned(run, plan, clock, sketches)
         except IcepuffinError as error:
-            other = plan_instead(plan, error, first)
+            is_unfit = plan.may_build_anew and isinstance(error, GateFailedError | LayoutMisfitError)
+            vain = find_vain_build(plan, run.storage) if is_unfit else None
+            other = plan_instead(plan, error, first, vain)
             if other is None:
-                _name_both(error, plan)
+                if Action.BUILT in (one.action for one in (*tried, plan)):
+                    _record_if_vain(plan, error, run.storage)
+                _name_both(error, plan, vain)
                 raise
             anew = other.action is Action.BUILT
             way = "is built anew" if anew else "is refreshed with the layout that it has"
@@ -110,9 +115,19 @@ def _carry_out(
         return report
 
 
-def _name_both(error: IcepuffinError, plan: VersionPlan) -> None:
-    """Have the error of a plan name the one of the other way. Of two recalls its message has both."""
+def _record_if_vain(plan: VersionPlan, error: IcepuffinError, storage: StorageConfig) -> None:
+    """Keep the recall of a build where it and a refresh have missed the gate, whichever was last."""
+    if isinstance(error, GateFailedError) and isinstance(plan.other_error, GateFailedError):
+        record_vain_build(plan, (error if plan.action is Action.BUILT else plan.other_error).recall, storage)
+
+
+def _name_both(error: IcepuffinError, plan: VersionPlan, vain: GateFailedError | None) -> None:
+    """Have the error of a plan name the one of the other way. Of two recalls its message has both. `vain`: the error
+    of a build that was tried by an earlier run.
+    """
     gates = isinstance(error, GateFailedError) and isinstance(plan.other_error, GateFailedError)
+    if vain is not None:
+        error.args = (f"{error}. {vain}",)
     if plan.other_error is not None and not gates:
         way = "refresh" if plan.action is Action.BUILT else "build"
         error.args = (f"{error}. A {way} was tried before: {plan.other_error}",)

@@ -453,18 +453,21 @@ def _decided(changes: Changes) -> dict[str, object]:
     }
 
 
-def plan_instead(plan: VersionPlan, error: IcepuffinError, refresh: VersionPlan) -> VersionPlan | None:
+def plan_instead(
+    plan: VersionPlan, error: IcepuffinError, refresh: VersionPlan, vain: GateFailedError | None
+) -> VersionPlan | None:
     """The other way to a version, where one has failed; None where there is none, or the same might succeed again.
 
     A build follows a refresh that is not possible, or too bad. Where it does not succeed, and only the layout no longer
-    fitted, the first plan, `refresh`, is carried out with the layout that the base version has.
+    fitted, the first plan, `refresh`, is carried out with the layout that the base version has. `vain`: the error that
+    a build would end with, where an earlier run has tried it.
     """
     if plan.other_error is None and plan.action is Action.REFRESHED:
         if isinstance(error, ShardTooLargeError):
             return _plan_build(plan, error.reason, error)
         if isinstance(error, LayoutMisfitError):
-            return _plan_build(plan, str(error), error)
-        if isinstance(error, GateFailedError) and plan.may_build_anew:
+            return _plan_build(plan, str(error), error) if vain is None else replace(refresh, other_error=vain)
+        if isinstance(error, GateFailedError) and plan.may_build_anew and vain is None:
             target = plan.definition.target_recall
             return _plan_build(plan, f"a refresh has recall@10 {error.recall:.4f}, the target is {target}", error)
     if isinstance(plan.other_error, LayoutMisfitError) and (isinstance(error, NoRoomError) or not error.retryable):

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from icepuffin.ops.index import (
     GateFailedError,
     IndexDefinition,
     IndexReport,
+    collect_garbage,
     new_version,
     refresh,
 )
@@ -29,6 +31,8 @@ from icepuffin.ops.index.planning import index_estimate
 from icepuffin.ops.index.planning import version_plan as plan_module
 from icepuffin.ops.index.planning.version_plan import VersionPlan, plan_version
 from icepuffin.ops.index.planning.work_bounds import refresh_bounds
+from icepuffin.ops.index.stages import ShardSet
+from icepuffin.ops.index.vain_builds import find_vain_build
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.process.large_arrays import NoRoomError
 from icepuffin.ops.rows.vector_column import VectorColumnError
@@ -245,6 +249,76 @@ def test_where_a_build_misses_the_gate_too_the_version_of_before_stays(table: Ta
     with pytest.raises(GateFailedError, match=both):
         index_head(table, replace(coarse, target_recall=1.0))
     assert index_versions(table.refresh(), "lean") == before
+
+
+def counted_builds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of all builds from now on."""
+    through, built = new_version.build_shards, list[int]()
+
+    def build_shards(run: RunContext, plan: VersionPlan) -> ShardSet | None:
+        built.append(plan.live.record_count)
+        return through(run, plan)
+
+    monkeypatch.setattr(new_version, "build_shards", build_shards)
+    return built
+
+
+def test_a_build_that_missed_the_gate_is_made_again_once_a_fifth_of_the_rows_are_others(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_refused(definition: IndexDefinition) -> str:
+        with pytest.raises(GateFailedError) as caught:
+            index_head(table, definition)
+        return str(caught.value)
+
+    coarse = replace(LEAN, pq_m=1, pq_nbits=4, target_recall=0.1)
+    high = replace(coarse, target_recall=1.0)
+    index_head(table, coarse)
+    built = counted_builds(monkeypatch)
+    append_narrow_cluster(table, 100)
+    assert "where it is built anew" in is_refused(high)
+    both = r"the target is 1\.0\..* anew before, with recall@10 0\.\d+, and 100% of them are the same"
+    assert re.search(both, is_refused(high)), "the same snapshot once more"
+    table.append(make_rows(340, 350))
+    assert "97% of them are the same" in is_refused(high)
+    assert built == [340]
+    table.overwrite(rows_of(second_model(16, 240, 340), 240, 340), "id >= 240 and id < 340")
+    assert "where it is built anew" in is_refused(high), "as many rows, and others"
+    assert "100% of them are the same" in is_refused(high)
+    assert built == [340, 350]
+    collect_garbage(table, storage=STORAGE, grace=timedelta(0))
+    assert "where it is built anew" in is_refused(high)
+    assert built == [340, 350, 350]
+    plan = plan_version(RunContext(table, STORAGE), high, SnapshotId(table.metadata.current_snapshot_id or 0))
+    vain = find_vain_build(plan, STORAGE)
+    assert vain is not None
+    assert find_vain_build(replace(plan, definition=replace(high, target_recall=vain.recall)), STORAGE) is None
+
+
+def test_a_layout_stays_where_a_build_of_the_same_rows_was_in_vain(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pass_gate(*_: object, **__: object) -> None:
+        raise GateFailedError("too low")
+
+    index_head(table, EIGHT)
+    built, quarter = counted_builds(monkeypatch), ROWS // 4
+    for first in (0, quarter, 2 * quarter):
+        rows = rows_of(narrow_model()[first : first + quarter], first, first + quarter)
+        table.overwrite(rows, f"id >= {first} and id < {first + quarter}")
+        if first < 2 * quarter:
+            index_head(table, EIGHT)
+    with monkeypatch.context() as patch:
+        patch.setattr(new_version, "pass_gate", pass_gate)
+        for start in (ROWS, ROWS + 5):
+            with pytest.raises(GateFailedError, match="too low"):
+                index_head(table, EIGHT)
+            table.append(make_rows(start, start + 5))
+    assert built == [ROWS]
+    report = index_head(table, EIGHT)
+    assert (report.action, built) == (Action.REFRESHED, [ROWS])
+    assert report.fit is not None
+    assert report.fit.kept_balance == report.fit.balance > 3 * report.fit.built_balance
 
 
 FAULTS_OF_BUILDS = [ShardTooLargeError, NoRoomError, DefinitionError]
