@@ -25,9 +25,9 @@ from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.binding.errors import LostRaceError
 from icepuffin.ops.binding.expiration import expire_packs
 from icepuffin.ops.cache.cache_settings import LAYOUT
-from icepuffin.ops.index import IndexDefinition, IndexReport, collect_garbage, drop_index, materialize_index, refresh
+from icepuffin.ops.index import IndexDefinition, collect_garbage, drop_index, materialize_index, refresh
 from icepuffin.ops.index.planning import dead_nodes
-from icepuffin.ops.index.planning.work_bounds import RefreshBounds, refresh_bounds
+from icepuffin.ops.index.planning.work_bounds import refresh_bounds
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.model import Action
@@ -40,6 +40,8 @@ from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import open_lake
+from tests.ops.index import history_steps
+from tests.ops.index.history_steps import require_within, unnamed_snapshots
 from tests.ops.index.snapshot_answers import COUNTS, DIMS, TAGS, SnapshotAnswers
 from tests.ops.index.test_refresh_retries import ALL_STAGES, DriverLostError, DyingRunner
 
@@ -239,10 +241,7 @@ class TableHistory(RuleBasedStateMachine):
 
     @rule(back=st.integers(1, 4))
     def roll_back(self, back: int) -> None:
-        lineage = data_snapshots(self.table)
-        if len(lineage) > back:
-            self.table.manage_snapshots().rollback_to_snapshot(lineage[-1 - back].snapshot_id).commit()
-            COUNTS["roll back"] += 1
+        COUNTS["roll back"] += history_steps.roll_back(self.table, back)
 
     @rule()
     def rename_the_vector_column(self) -> None:
@@ -290,20 +289,13 @@ class TableHistory(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 50))
     def expire_an_old_snapshot(self, pick: int) -> None:
-        kept = {ref.snapshot_id for ref in self.table.metadata.refs.values()}
-        old = [item.snapshot_id for item in self.table.metadata.snapshots if item.snapshot_id not in kept]
-        if old:
+        if old := unnamed_snapshots(self.table):
             self.table.maintenance.expire_snapshots().by_id(old[pick % len(old)]).commit()
             COUNTS["expire"] += 1
 
     @rule()
     def expire_all_that_may_be(self) -> None:
-        """As an owner does with short retention: of the snapshots that versions were made of, too."""
-        kept = {ref.snapshot_id for ref in self.table.metadata.refs.values()}
-        old = [item.snapshot_id for item in self.table.metadata.snapshots if item.snapshot_id not in kept]
-        if old:
-            self.table.maintenance.expire_snapshots().by_ids(old).commit()
-            COUNTS["expire all"] += 1
+        COUNTS["expire all"] += history_steps.expire_all_that_may_be(self.table)
 
     @rule(count=st.integers(1, 30), indexed=st.booleans())
     def write_to_a_branch(self, count: int, indexed: bool) -> None:
@@ -468,7 +460,8 @@ class TableHistory(RuleBasedStateMachine):
         bounds = refresh_bounds(self.table, self.definition, snapshot)
         report = materialize_index(RunContext(self.table, STORAGE, LocalRunner(1)), self.definition, snapshot_id)
         if bounds is not None:
-            self._require_within(bounds, report)
+            COUNTS["bounded by the metadata"] += 1
+            require_within(bounds, report)
         COUNTS[f"index: {report.action}"] += 1
         COUNTS[f"method: {self.definition.method}"] += 1
         COUNTS[f"vectors: {self.definition.vectors}"] += 1
@@ -486,15 +479,6 @@ class TableHistory(RuleBasedStateMachine):
             answers.require_included()
             made = [item for item in index_versions(self.table, "e") if item.base_snapshot_id == snapshot_id]
             assert check_integrity(RunContext(self.table, STORAGE), made[-1]).faults == ()
-
-    def _require_within(self, bounds: RefreshBounds, report: IndexReport) -> None:
-        """The run did no more than its tags had room for."""
-        COUNTS["bounded by the metadata"] += 1
-        assert report.action is not Action.BUILT
-        written = [shard for shard in report.shard_reports if shard.how.rewrites_nodes or shard.how.makes_graph]
-        assert len(written) <= bounds.written
-        assert max((shard.nodes for shard in written), default=0) <= bounds.largest
-        assert report.inserted <= bounds.arriving
 
     def _answers(self, snapshot_id: int) -> SnapshotAnswers:
         self.compared += 1
