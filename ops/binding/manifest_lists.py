@@ -67,7 +67,7 @@ def write_empty_manifest_list(table: Table, snapshot_id: SnapshotId, sequence_nu
 
 def _new_path(table: Table, snapshot_id: SnapshotId) -> str:
     """A path that garbage collection lists, whatever `write.metadata.path` says: other tables may share that folder."""
-    return f"{table.location().rstrip('/')}/metadata/{OWN_LISTS}{snapshot_id}-0-{uuid.uuid4()}.avro"
+    return f"{table.location().rstrip('/')}/metadata/{OWN_LISTS}{snapshot_id}.avro"
 
 
 def require_committable(table: Table) -> None:

@@ -55,6 +55,11 @@ class EarlierSketches:
         self._readers: dict[str, FileSketchesReader | None] = {}
         self._notes: list[str] = []
 
+    @property
+    def nearest(self) -> DerivedVersion | None:
+        """The nearest version; None where there is none."""
+        return self._versions[0] if self._versions else None
+
     def field_ids(self) -> frozenset[int]:
         """Columns that had a sketch at this snapshot or before it."""
         earlier = [version for version in self._versions if version.base_sequence_number <= self._here]
@@ -107,7 +112,7 @@ class EarlierSketches:
 
     def packs(self) -> Mapping[FileSketchesReader, BoundPack]:
         """Packs that the next version may share: those of the nearest version that can be read and have their tags."""
-        nearest = self._versions[0] if self._versions else None
+        nearest = self.nearest
         if nearest is None:
             return {}
         self._open(nearest)

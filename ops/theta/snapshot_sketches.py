@@ -95,11 +95,12 @@ def _with_broken(
     plan: SketchPlan, missing: MissingSketches, broken: Mapping[FileKey, Collection[int]]
 ) -> MissingSketches:
     """The missing sketches and those that could not be read. broken: field ids, by key."""
-    columns = dict(missing.columns)
+    columns, are_kept = dict(missing.columns), missing.are_kept
     for path, key in plan.keys.items():
         if broken[key]:
             columns[path] = (*columns.get(path, ()), *(c for c in plan.columns if c.field_id in broken[key]))
-    return replace(missing, columns=columns)
+            are_kept = True
+    return replace(missing, columns=columns, are_kept=are_kept)
 
 
 def _tasks(

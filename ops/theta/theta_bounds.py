@@ -7,12 +7,14 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.metadata_memo import once_per_metadata
 from icepuffin.ops.table.snapshots import ancestors_from, commits_since
 from icepuffin.ops.table.summaries import snapshot_count
 from icepuffin.ops.theta.ancestry import MAX_ANCESTORS
 from icepuffin.ops.theta.build_id import is_ours
 from icepuffin.ops.theta.file_sketches import PART_ROWS
+from icepuffin.ops.theta.sketch_packs import FEW_FILES
 from icepuffin.ops.theta.statistics_slot import listed_thetas
 
 _REMOVALS = ("added-delete-files", "removed-delete-files", "deleted-data-files")
@@ -22,9 +24,9 @@ _REMOVALS = ("added-delete-files", "removed-delete-files", "deleted-data-files")
 def parts_to_sketch(table: Table, snapshot: Snapshot, columns: Collection[str] | None) -> int:
     """Parts of data files that a run reads for sketches of the snapshot, at most: a task reads each as a whole.
 
-    Those of files that were added since the nearest ancestor with sketches of ours, if nothing else has changed since
-    and the ancestor has sketches of all `columns`: where they are not named, of all that have any in the table.
-    Otherwise those of all files.
+    Those of files that were added since the nearest ancestor with sketches of ours, and of the few that no version
+    keeps sketches of, if nothing else has changed since and the ancestor has sketches of all `columns`: where they are
+    not named, of all that have any in the table. Otherwise those of all files.
     """
     own = _own_fields(table.metadata)
     lineage = islice(ancestors_from(table, snapshot.snapshot_id), MAX_ANCESTORS + 1)
@@ -35,9 +37,19 @@ def parts_to_sketch(table: Table, snapshot: Snapshot, columns: Collection[str] |
         and _adds_up(sketched, snapshot, since)
     ):
         files, rows = (sum(snapshot_count(it, f"added-{of}") for it in since) for of in ("data-files", "records"))
+        files += min(FEW_FILES, snapshot_count(sketched, "total-data-files"))  # of less than a part each
     else:
         files, rows = (snapshot_count(snapshot, f"total-{of}") for of in ("data-files", "records"))
     return files + rows // PART_ROWS
+
+
+def has_only_gained_files(table: Table, since_id: SnapshotId, now: Snapshot) -> bool:
+    """Whether the commits since a snapshot have added files and done nothing else, by their summaries. Not where it is
+    no ancestor of `now`, or none of the nearest, or a snapshot between them has expired.
+    """
+    lineage = islice(ancestors_from(table, now.snapshot_id), MAX_ANCESTORS + 1)
+    first, since = commits_since(lineage, lambda ancestor: ancestor.snapshot_id == since_id)
+    return first is not None and _adds_up(first, now, since)
 
 
 @once_per_metadata

@@ -69,7 +69,7 @@ def estimate_work(run: "RunContext", plan: SketchPlan, missing: MissingSketches)
         values=values,
         bytes_read=_bytes_read(plan, missing, run.storage, files),
         bytes_written=len(plan.columns) * _sketch_bytes(plan.live.record_count)
-        + (min(BUDGET_BYTES, per_file) if missing.columns else 0),
+        + (min(BUDGET_BYTES, per_file) if missing.are_kept else 0),
         seconds=round(seconds, 3),
         rates=rates,
     )

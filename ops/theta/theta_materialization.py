@@ -109,7 +109,7 @@ def count_theta_sketches(
     counts = counts_for_planners(table, snapshot, own)
     version = (
         write_version(plan, store, sketched, budget_bytes, measurement, unbindable or folder, counts)
-        if sketched.missing.columns
+        if sketched.missing.are_kept
         else FileSketchesVersion(table, store, None, "")
     )
     statistics = UnpublishedStatistics(table, storage, snapshot, new, folder)

@@ -23,7 +23,9 @@ from icepuffin.ops.theta.columns import SketchedColumn, choose_columns, mapped_n
 from icepuffin.ops.theta.earlier_sketches import EarlierSketches, open_earlier_sketches
 from icepuffin.ops.theta.errors import ThetaError, UnsketchableColumnError
 from icepuffin.ops.theta.file_sketches import FileKey, file_key
+from icepuffin.ops.theta.sketch_packs import are_few
 from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
+from icepuffin.ops.theta.theta_bounds import has_only_gained_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +102,18 @@ def is_current(plan: SketchPlan, store: Storage) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MissingSketches:
-    """Columns of files that neither a file sketch nor an ancestor's sketch covers."""
+    """Columns of files that neither a file sketch nor an ancestor's sketch covers, and, where file sketches are to be
+    kept, of the few that only an ancestor's covers.
+    """
 
     columns: Mapping[str, tuple[SketchedColumn, ...]]
     """Columns to read of each data file, by its path; one tuple for all files that lack the same ones"""
     extensions: Mapping[int, Extension]
     """Sketch of an ancestor that covers files whose sketches are not read, by field id"""
+    are_kept: bool
+    """Whether a version of the file sketches is to keep those that are made; not where they are few, and the last one
+    has all others
+    """
     note: str
 
     def is_covered(self, path: str, field_id: int) -> bool:
@@ -120,11 +128,37 @@ def find_missing(plan: SketchPlan, store: Storage, covered_fields: Mapping[str, 
         for c in plan.columns
     }
     extensions, note = choose_extensions(plan.table, store, plan.snapshot, plan.keys, missing_paths)
-    field_ids: dict[str, list[int]] = {}
+    to_read: dict[str, list[int]] = {}
+    unkept: dict[str, list[int]] = {}
     for column in plan.columns:
         extension = extensions.get(column.field_id)
-        for path in missing_paths[column.field_id] - (extension.covered if extension else frozenset()):
-            field_ids.setdefault(path, []).append(column.field_id)
-    by_id = {column.field_id: column for column in plan.columns}
-    shared = {own: tuple(by_id[field_id] for field_id in own) for own in set(map(tuple, field_ids.values()))}
-    return MissingSketches({path: shared[tuple(own)] for path, own in field_ids.items()}, extensions, note)
+        covered = extension.covered if extension else frozenset()
+        for path in missing_paths[column.field_id]:
+            (unkept if path in covered else to_read).setdefault(path, []).append(column.field_id)
+    rows = {file.path: file.record_count for file in plan.live.files}
+
+    def values(*columns: Mapping[str, Collection[int]]) -> list[int]:
+        return [sum(len(each.get(path, ())) for each in columns) * rows[path] for path in set().union(*columns)]
+
+    are_kept = bool(to_read) and not (are_few(values(to_read, unkept)) and _keeps_the_rest(plan))
+    if are_kept and are_few(values(unkept)):
+        for path, fields in unkept.items():
+            to_read.setdefault(path, []).extend(fields)
+    shared = {own: tuple(c for c in plan.columns if c.field_id in own) for own in set(map(frozenset, to_read.values()))}
+    columns = {path: shared[frozenset(own)] for path, own in to_read.items()}
+    return MissingSketches(columns, extensions, are_kept, note)
+
+
+def _keeps_the_rest(plan: SketchPlan) -> bool:
+    """Whether the newest version of the file sketches can stay: it has these columns, its packs have their tags, and
+    files were only added since its snapshot, so that it keeps no data file alive that the table has left.
+    """
+    version = plan.earlier.nearest
+    return (
+        version is not None
+        and SKETCHES_TAG in version.tags
+        and version.fields is not None
+        and version.fields >= plan.build_ids.keys()
+        and all(pack.is_kept for pack in version.packs)
+        and has_only_gained_files(plan.table, version.base_snapshot_id, plan.snapshot)
+    )

@@ -84,6 +84,7 @@ class Stage:
         if head is None:
             raise ValueError("the table has no snapshot")
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sketch_packs, "FEW_FILES", 0)  # so that each run binds file sketches
             if (self.folder / _PACK_BYTES).exists():
                 patch.setattr(index_packs, "PACK_BYTES", int((self.folder / _PACK_BYTES).read_text(encoding="ascii")))
                 patch.setattr(sketch_packs, "PACK_BYTES", _SKETCH_PACK_BYTES)

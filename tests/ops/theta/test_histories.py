@@ -163,6 +163,7 @@ def distinct(column: pa.ChunkedArray) -> int:
 @pytest.mark.parametrize("seed", range(4))
 def test_sketches_follow_every_change(catalog: SqlCatalog, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sketch_packs, "PACK_BYTES", (sketch_packs.PACK_BYTES, 500)[seed % 2])
+    monkeypatch.setattr(sketch_packs, "FEW_FILES", (sketch_packs.FEW_FILES, 0)[seed // 2])
     table = catalog.create_table("db.h", SCHEMA, properties={"format-version": "2"})
     history = History(table, seed)
     for step in range(10):

@@ -41,7 +41,9 @@ PACK_BYTES = sketch_packs.PACK_BYTES
 
 @pytest.fixture(autouse=True)
 def small_packs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And every version keeps its sketches, however few they are."""
     monkeypatch.setattr(sketch_packs, "PACK_BYTES", 2_000)
+    monkeypatch.setattr(sketch_packs, "FEW_FILES", 0)
 
 
 def materialize(table: Table, snapshot: int, **settings: Any) -> ThetaReport:
