@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.spark.jvm_messages import launch_without_noise
 
 _log = logging.getLogger(__name__)
 REDACTION = "spark.redaction.regex"
@@ -58,7 +59,10 @@ def start_jvm(conf: Mapping[str, str]) -> None:
         )
     hidden = {REDACTION, *secret} - {*shown}
     public = [(key, value) for key, value in conf.items() if key not in hidden]
-    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(public))  # noqa: SLF001
+    with SparkContext._lock:  # noqa: SLF001
+        if SparkContext._gateway is None:  # noqa: SLF001
+            launched = launch_without_noise(SparkConf(loadDefaults=False).setAll(public))
+            SparkContext._ensure_initialized(gateway=launched)  # noqa: SLF001
 
 
 def _patterns(conf: Mapping[str, str]) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 from pyspark import SparkConf, SparkContext
 
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.spark import secret_settings
 from icepuffin.ops.spark.secret_settings import REDACTION, redacted, start_jvm
 
 CANARY = "canary0sings"
@@ -116,17 +117,31 @@ def test_spark_shows_no_secret_of_its_configuration(tmp_path: Path) -> None:
     assert {*SECRETS, "spark.lake.code"} <= set(shown)
 
 
-@pytest.mark.parametrize("more", [{}, {REDACTION: "(?i)lake[.]pin"}, {REDACTION: CANARY}])
-def test_the_jvm_is_started_with_what_is_no_secret(monkeypatch: pytest.MonkeyPatch, more: dict[str, str]) -> None:
-    """A secret is one by its key or by its value, and a pattern of the user may name it."""
-    started: list[dict[str, str]] = []
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """Configurations that JVMs would be started with; none is."""
+    configurations: list[dict[str, str]] = []
 
     def start(conf: SparkConf) -> None:
-        started.append(dict(conf.getAll()))
+        configurations.append(dict(conf.getAll()))
 
-    monkeypatch.setattr(SparkContext, "_ensure_initialized", start)
+    monkeypatch.setattr(secret_settings, "launch_without_noise", start)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda gateway: gateway)
+    return configurations
+
+
+@pytest.mark.parametrize("more", [{}, {REDACTION: "(?i)lake[.]pin"}, {REDACTION: CANARY}])
+def test_the_jvm_is_started_with_what_is_no_secret(started: list[dict[str, str]], more: dict[str, str]) -> None:
+    """A secret is one by its key or by its value, and a pattern of the user may name it."""
     start_jvm({**SECRETS, **PLAIN, **more})
     assert started == [PLAIN if more else {**PLAIN, "spark.lake.pin": CANARY}]
+
+
+def test_a_jvm_that_runs_is_not_started_again(started: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkContext, "_gateway", "running")
+    start_jvm(PLAIN)
+    assert not started
 
 
 def test_a_pattern_of_the_user_adds_to_ours() -> None:
@@ -139,7 +154,7 @@ def test_a_pattern_that_cannot_be_read_is_refused_before_anything_starts() -> No
 
 
 def test_settings_that_act_when_the_jvm_starts_reach_it_and_are_warned_of(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    started: list[dict[str, str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Spark reads them nowhere else: without them classes are not found, or stores not trusted."""
     options: dict[str, str] = {}
@@ -150,7 +165,7 @@ def test_settings_that_act_when_the_jvm_starts_reach_it_and_are_warned_of(
         "spark.driver.extraJavaOptions": "-Djavax.net.ssl.trustStorePassword=changeit",
     }
     start_jvm({**of_the_start, **SECRETS, **PLAIN, REDACTION: "(?i)lake[.]pin"})
-    assert options == {**of_the_start, **PLAIN}
+    assert started == [{**of_the_start, **PLAIN}]
     assert "changeit" not in caplog.text
     (message,) = caplog.messages
     assert all(key in message for key in of_the_start)
