@@ -39,7 +39,7 @@ from icepuffin.orchestration.setting_errors import problem
 
 FILE_NAME = "icepuffin.toml"
 PATH_VARIABLE = "ICEPUFFIN_SETTINGS"
-_ADD_CATALOG = "add [catalogs.<name>] with the PyIceberg properties type, uri and warehouse"
+_ADD_CATALOG = "set catalogs.<name> to the PyIceberg properties type, uri and warehouse"
 _NAME_OF_THE_PAPER = "coordinator_ann_probe_threshold_mb"
 """Other name of `in_process_mb`"""
 _SHOWN_PROPERTIES = frozenset({"type", "warehouse"})
@@ -189,16 +189,23 @@ def load(path: Path | None = None, directory: Path | None = None) -> Settings:
     """Read, complete from the environment, and validate. Raises SettingsError, which names where, key and remedy."""
     file = find(path, directory)
     try:
-        raw = tomllib.loads(file.read_text(encoding="utf-8"), parse_float=WrittenNumber)
+        text = file.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise SettingsError(
-            f"{file} does not exist: make it (docs/settings.md shows one), name another with --settings or "
-            f"{PATH_VARIABLE}, or run `icepuffin demo`"
+            f"{file} does not exist: make it with `icepuffin init`, name another with --settings or {PATH_VARIABLE}, "
+            "or run `icepuffin demo`"
         ) from error
     except OSError as error:
         raise SettingsError(f"{file} cannot be read: {error.strerror}; name a file with --settings") from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"{file} is no text in UTF-8, as TOML is; name a settings file with --settings") from error
+    return parse(text, file)
+
+
+def parse(text: str, file: Path) -> Settings:
+    """Settings of a text. `file` is named in errors. Raises SettingsError, as `load`."""
+    try:
+        raw = tomllib.loads(text, parse_float=WrittenNumber)
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{file} is not valid TOML: {error}") from error
     try:

@@ -15,6 +15,7 @@ from icepuffin.orchestration.cli.session import Session
 
 _COMMANDS = {
     "demo": ("demo", "Make a table with a history, index every snapshot, search it."),
+    "init": ("init", "Write icepuffin.toml for a table and an index, from options or questions."),
     "index": ("index", "Create, list, show, verify and drop ANN indexes."),
     "plan": ("plan", "Say what a refresh will do, shard by shard, and what it will take."),
     "refresh": ("refresh", "Make the sketches and index versions of a snapshot now."),

@@ -49,7 +49,7 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
     """
     session = session.with_options(directory, settings)
     if not session.settings.tables:
-        raise click.ClickException(f"{session.settings_file} names no table; add [tables.<key>]")
+        raise click.ClickException(f"{session.settings_file} names no table; `icepuffin init` writes one")
 
     from icepuffin.orchestration.cli.arrow_import import import_arrow
 

@@ -22,7 +22,7 @@ from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
 from icepuffin.orchestration.settings import FILE_NAME, Settings, load
 
 SETTINGS = """\
-# Written by `icepuffin demo`. docs/settings.md explains each key and what it costs.
+# Written by `icepuffin demo`. `icepuffin init` writes such a file for a table of your own.
 dagster_home = "dagster_home"
 
 [catalogs.demo]

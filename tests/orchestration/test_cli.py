@@ -825,7 +825,7 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
         (("--settings", "/dev", "stats", "demo.packages"), "/dev cannot be read: Is a directory"),
         (("demo", "--dir", "/dev/null/x"), "/dev/null/x/warehouse: Not a directory"),
         (("stats", "demo.packages", "--catalog", "absent"), "no catalog 'absent'"),
-        (("--dir", "/no/such/folder", "stats", "demo.packages"), "does not exist: make it"),
+        (("--dir", "/no/such/folder", "stats", "demo.packages"), "does not exist: make it with `icepuffin init`"),
         (("absent",), "No such command"),
         (("statz",), "No such command 'statz'. Did you mean 'stats'?"),
         (("snapshots", "demo.packages", "--since", "yesterday"), "is no time; write one such as 2026-11-20 or"),

@@ -191,7 +191,8 @@ def test_the_cache_has_the_defaults_of_its_settings_where_none_are_set(monkeypat
 
 def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(
-        SettingsError, match=r"does not exist: make it .* name another with --settings .* or run `icepuffin demo`$"
+        SettingsError,
+        match=r"make it with `icepuffin init`, name another with --settings .* or run `icepuffin demo`$",
     ):
         load(tmp_path / "none.toml")
 
@@ -485,7 +486,7 @@ def test_a_variable_with_the_wrong_name_of_a_table_is_blamed_and_not_the_file(
 
 def test_a_file_without_a_catalog_says_how_to_add_one(file: Path) -> None:
     for text, message in (("", "catalogs: is missing"), ("[catalogs]", "no catalog is set")):
-        with pytest.raises(SettingsError, match=re.escape(f"{file}: {message}; add [catalogs.<name>]")):
+        with pytest.raises(SettingsError, match=re.escape(f"{file}: {message}; set catalogs.<name>")):
             loaded(file, text)
 
 

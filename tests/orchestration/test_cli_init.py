@@ -1,0 +1,117 @@
+"""`icepuffin init`: a settings file that commands read, for a table that is there, or none."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from icepuffin.orchestration.cli import main
+from icepuffin.orchestration.settings import load
+
+Init = Callable[..., str]
+
+
+@pytest.fixture
+def init(
+    table_factory: Callable[..., Table],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Init:
+    """Run the command in a folder beside a catalog that has `db.t`. Returns what it says, on stdout or stderr."""
+    table_factory("t")
+    monkeypatch.delenv("ICEPUFFIN_SETTINGS", raising=False)
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+
+    def run(*arguments: str, table: str = "db.t", column: str = "embedding", uri: str = "", fails: bool = False) -> str:
+        given = ["--uri", uri or f"sqlite:///{tmp_path}/catalog.db", "--catalog", "test"]
+        command = ["init", *given, "--table", table, "--column", column, *arguments]
+        if not fails:
+            main(command)
+            return capsys.readouterr().out
+        with pytest.raises(SystemExit):
+            main(command)
+        return capsys.readouterr().err
+
+    return run
+
+
+def test_commands_read_the_file_and_it_ends_with_the_next_one(init: Init, capsys: pytest.CaptureFixture[str]) -> None:
+    said = init("--index", "e", "--metric", "l2", "--property", "s3.endpoint=http://127.0.0.1:9000")
+    assert said.endswith("Make it: icepuffin refresh db.t\n")
+    settings = load(Path("icepuffin.toml"))
+    assert settings.catalogs["test"].properties["s3.endpoint"] == "http://127.0.0.1:9000"
+    (table,) = settings.tables.values()
+    assert (table.name, table.catalog, table.snapshots) == ("db.t", "test", "every")
+    assert (table.indexes["e"].column, table.indexes["e"].metric) == ("embedding", "l2")
+    main(["index", "list", "db.t"])
+    assert "e" in capsys.readouterr().out
+    assert [path.name for path in Path().iterdir()] == ["icepuffin.toml"], "nothing else is left"
+
+
+def test_a_file_that_is_there_is_replaced_by_force_alone(init: Init) -> None:
+    file = Path("icepuffin.toml")
+    file.write_text("mine")
+    assert "is there: change it, name another folder with --dir, or take --force" in init(fails=True)
+    assert file.read_text() == "mine"
+    init("--force")
+    assert "db.t" in file.read_text()
+
+
+def test_a_folder_that_is_named_gets_the_file(init: Init) -> None:
+    assert "icepuffin refresh db.t --dir" in init("--dir", "other/place")
+    assert Path("other/place/icepuffin.toml").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"table": "db.nowhere"}, "there is no table db.nowhere"),
+        ({"column": "vector"}, "db.t has no column 'vector'"),
+        ({"column": "name"}, "name"),
+        ({"uri": "sqlite:////no/such/lake.db"}, "there is no SQLite database"),
+        ({"uri": "ftp://host"}, "does not say the catalog's type: give --type"),
+    ],
+)
+def test_what_is_wrong_is_named_and_nothing_is_written(init: Init, options: dict[str, str], expected: str) -> None:
+    assert expected in init(**options, fails=True)
+    assert not list(Path().iterdir())
+
+
+def test_a_catalog_that_is_away_is_left_alone_where_that_is_said(init: Init) -> None:
+    init("--unchecked", uri="https://catalog.invalid")
+    assert load(Path("icepuffin.toml")).catalogs["test"].properties["type"] == "rest"
+
+
+def test_without_a_terminal_the_missing_options_are_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main(["init", "--table", "db.t", "--dir", str(tmp_path)])
+    assert exited.value.code == 2
+    assert "without a terminal, give --uri, --column" in capsys.readouterr().err
+
+
+def test_a_terminal_is_asked_for_the_rest_and_offers_the_vector_column(
+    table_factory: Callable[..., Table], sql_catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table_factory("t")
+    asked: dict[str, object] = {}
+    answers = {"URI of the catalog": sql_catalog.properties["uri"], "Table, as namespace.table": "db.t"}
+
+    def prompt(question: str, default: object = None) -> object:
+        asked[question] = default
+        return answers.get(question, default)
+
+    monkeypatch.setattr(click, "prompt", prompt)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    main(["init", "--catalog", "test", "--dir", str(tmp_path / "new")])
+    assert asked["Vector column"] == "embedding"
+    assert asked["Name of the index"] == "embedding"
+    (table,) = load(directory=tmp_path / "new").tables.values()
+    assert table.indexes["embedding"].column == "embedding"
