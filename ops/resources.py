@@ -211,8 +211,8 @@ class Catalogs:
             cause = str(without_values(Exception(str(error)), self._properties[name])).partition(": ")[2]
             return UnreadableTableError(
                 f"catalog '{name}' has {identifier}, and its metadata file cannot be read: {cause.splitlines()[0]}. "
-                f"Check that the file is there, that its store is up, and that [catalogs.{name}] has the store's "
-                "settings. Nothing was changed"
+                "Check that the file is there, that its store is up, and that the catalog's settings have those of the "
+                "store. Nothing was changed"
             )
         if place := invalid_place(error):
             return UnreadableTableError(
@@ -223,11 +223,11 @@ class Catalogs:
         if _is_about_the_table(error):
             return UnreadableTableError(
                 f"catalog '{name}' answers, and does not give {identifier}: {cause}; check the table, and the rights "
-                f"of the user of [catalogs.{name}]. Nothing was changed"
+                "of the user in the catalog's settings. Nothing was changed"
             )
         return CatalogUnreachableError(
             f"catalog '{name}' does not answer: {cause}; "
-            f"check that it runs and that [catalogs.{name}] is right. Nothing was changed"
+            "check that it runs and that its settings are right. Nothing was changed"
         )
 
 
@@ -306,7 +306,7 @@ class Engine:
         from icepuffin.ops.spark.spark_runner import SparkRunner  # noqa: PLC0415
 
         if not self._spark_conf:
-            raise NoSparkError("no Spark is set: give [spark] master or remote, or leave --spark out")
+            raise NoSparkError("no Spark is set: give master or remote in the settings of Spark, or leave --spark out")
         return SparkRunner(lambda: self.session)
 
     def _without_secrets(self, error: Exception) -> Exception:
@@ -333,7 +333,7 @@ class Engine:
             except FutureTimeoutError:
                 raise NoSparkError(
                     f"Spark Connect at {builder.endpoint} did not answer in {AWAY_SECONDS:g} s: "
-                    "check that it runs, and [spark] remote"
+                    "check that it runs, and remote in the settings of Spark"
                 ) from None
 
     @cached_property
@@ -359,8 +359,8 @@ class Engine:
         except PySparkException as error:
             if not isinstance(error, PySparkRuntimeError) or error.getCondition() != "JAVA_GATEWAY_EXITED":
                 cause = self._without_secrets(error)
-                raise NoSparkError(f"Spark did not start, by [spark]: {cause}") from cause
+                raise NoSparkError(f"Spark did not start, by the settings of Spark: {cause}") from cause
             raise (NoSparkError if _has_java() else NoJavaError)(
                 "Spark did not start: it needs Java 17 or 21 (set JAVA_HOME, or put java on the PATH); its own message "
-                'is above. [spark] master = "" works without Spark'
+                'is above. In the settings of Spark, master = "" is to work without it'
             ) from error

@@ -30,10 +30,11 @@ def problem(detail: ErrorDetails, model: type[BaseModel]) -> str:
     """What is wrong with the setting at `detail["loc"]` of `model`. Never the value, which may be secret."""
     kind, place = detail["type"], detail["loc"]
     if kind == "extra_forbidden":
-        alike = get_close_matches(str(place[-1]), _fields(_walk(place[:-1], model)[0]), n=1)
-        return f"no such setting{f' (there is {alike[0]})' if alike else ''}; see docs/settings.md for those there are"
+        known = _fields(_walk(place[:-1], model)[0])
+        alike = get_close_matches(str(place[-1]), known, n=1)
+        return f"no such setting{f' (there is {alike[0]})' if alike else ''}; there are: {', '.join(known)}"
     if kind == "string_pattern_mismatch":
-        return f"has the wrong form: {_FORMS.get(str(place[-1]), 'see docs/settings.md')}"
+        return f"has the wrong form: {_FORMS[str(place[-1])]}"
     if kind == "literal_error":
         return f"takes {detail['ctx']['expected']}"
     if kind == "value_error":

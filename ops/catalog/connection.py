@@ -49,8 +49,8 @@ def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
     except Exception as error:
         if type(error).__name__ == "NoRegionError":  # botocore's, which is imported for catalogs of AWS alone
             raise CatalogUnavailableError(
-                f"catalog {name!r} cannot be opened: no AWS region is set; set client.region in [catalogs.{name}], "
-                "or AWS_DEFAULT_REGION"
+                f"catalog {name!r} cannot be opened: no AWS region is set; set client.region in its settings, or "
+                "AWS_DEFAULT_REGION"
             ) from None
         cause = failure(name, properties, error)
         raise CatalogUnavailableError(
@@ -100,7 +100,7 @@ def require_database(name: str, properties: Mapping[str, str]) -> None:
     elif not path.parent.is_dir():
         missing += f", nor a folder {path.parent}"
     raise CatalogUnavailableError(
-        f"catalog {name!r} cannot be opened: {missing}; check uri in [catalogs.{name}]. icepuffin creates no catalog"
+        f"catalog {name!r} cannot be opened: {missing}; check uri in its settings. icepuffin creates no catalog"
     )
 
 

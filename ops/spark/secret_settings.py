@@ -49,7 +49,7 @@ def start_jvm(conf: Mapping[str, str]) -> None:
     try:
         patterns = [re.compile(pattern) for pattern in _patterns(conf)]
     except re.error as error:
-        raise IcepuffinError(f"{REDACTION} in [spark.conf] is no regular expression for Python: {error}") from error
+        raise IcepuffinError(f"{REDACTION} in the settings is no regular expression for Python: {error}") from error
     secret = {key for key, value in conf.items() if any(p.search(key) or p.search(value) for p in patterns)}
     shown = sorted(key for key in secret if key.startswith(_OF_THE_START))
     if shown:

@@ -74,13 +74,16 @@ def adls_account(host: str, properties: Mapping[str, str]) -> AdlsAccount:
     StorageError where the account's name is missing, or where a setting cannot be used.
     """
     if unusable := [key for key in _NOT_SUPPORTED if properties.get(key)]:
-        raise StorageError(f"{unusable[0]} cannot be used for ADLS; docs/settings.md lists the settings that can")
+        raise StorageError(
+            f"{unusable[0]} cannot be used for ADLS: give {SAS}, adls.token, adls.account-key, "
+            f"{', '.join(_PARTS_OF_CLIENT)}, or adls.connection-string"
+        )
     connection = _connection(properties.get("adls.connection-string", ""))
     name = host.partition(".")[0] or properties.get("adls.account-name", "") or connection.get("AccountName", "")
     if not name:
         raise StorageError(
             "the storage account is not known: write locations as abfss://container@account.dfs.core.windows.net/..., "
-            "or set adls.account-name in [catalogs.<name>]"
+            "or set adls.account-name in the catalog's settings"
         )
     if connection.get("AccountName", name) != name:
         raise StorageError(f"adls.connection-string is that of another storage account than {name}")
@@ -119,7 +122,7 @@ def _endpoint(name: str, host: str, properties: Mapping[str, str], connection: M
         return ""
     domain = host.removeprefix(f"{name}.dfs.")
     if domain not in _DOMAINS:
-        raise StorageError(f"{host} is no host of Azure. Set adls.account-host in [catalogs.<name>] where you trust it")
+        raise StorageError(f"{host} is no host of Azure. Set adls.account-host in the catalog's settings to trust it")
     return f"https://{name}.blob.{domain}"
 
 

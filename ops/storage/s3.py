@@ -355,6 +355,6 @@ def _publishing(path: str) -> Iterator[None]:
 
 def _no_credentials(path: str) -> AccessError:
     return AccessError(
-        f"{path}: there are no credentials for it: the catalog vends none, and there are none in [catalogs.<name>] "
+        f"{path}: there are no credentials for it: the catalog vends none, and there are none in its settings "
         "(s3.access-key-id, s3.secret-access-key) nor where AWS clients look for them (environment, profile, role)"
     )

@@ -44,6 +44,6 @@ def require_keys(properties: Mapping[str, str]) -> None:
             f"the catalog signs requests to S3 itself ({REMOTE_SIGNING}), which icepuffin's S3 client cannot use. Let "
             "the catalog vend credentials: switch STS on for its warehouse, and leave "
             "header.X-Iceberg-Access-Delegation at vended-credentials, its default. Or give keys of your own in "
-            "[catalogs.<name>], s3.access-key-id and s3.secret-access-key; or take those of the environment: "
+            "the catalog's settings, s3.access-key-id and s3.secret-access-key; or take those of the environment: "
             f"{REMOTE_SIGNING} = false"
         )

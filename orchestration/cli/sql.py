@@ -34,7 +34,7 @@ _VALUE_WIDTH = 80
 @click.option(
     "--spark",
     is_flag=True,
-    help="Run statements that no index answers on Spark, as [spark] in the settings says, and searches of more than "
+    help="Run statements that no index answers on Spark, as spark in the settings says, and searches of more than "
     "its in_process_mb by tasks.",
 )
 @json_option
@@ -139,8 +139,8 @@ def _run_with_spark(opened: "SqlSession", text: str, values: dict[str, object], 
         keys = ", ".join(f"spark.sql.catalog.{name}" for name in lacking)
         first_line, _, _ = str(error).partition("\n")
         raise SqlError(
-            f"{first_line} Spark has no catalog {', '.join(lacking)}: set {keys} in [spark.conf] "
-            '(docs/spark.md, "Statements that Spark runs")'
+            f"{first_line} Spark has no catalog {', '.join(lacking)}: set {keys} in spark.conf of "
+            f"{session.settings_file}, such as org.apache.iceberg.spark.SparkCatalog, and its type and uri below that"
         ) from error
 
 

@@ -205,7 +205,7 @@ def test_a_catalog_that_spark_lacks_is_named_in_one_line(
         main(["sql", "SELECT count(*) FROM demo.nowhere", "--spark", "--dir", str(lake.directory)])
     (line,) = capsys.readouterr().err.splitlines()
     assert "`nowhere` cannot be found" in line
-    assert "set spark.sql.catalog.lacking in [spark.conf]" in line
+    assert "set spark.sql.catalog.lacking in spark.conf of" in line
 
 
 def test_statements_build_for_the_branch_that_the_settings_follow(

@@ -250,7 +250,7 @@ def test_a_catalog_of_aws_without_a_region_names_the_setting(monkeypatch: pytest
         raise NoRegionError
 
     monkeypatch.setattr(connection, "_load", load)
-    with pytest.raises(CatalogUnavailableError, match=r"no AWS region is set; set client.region in \[catalogs.lake\]"):
+    with pytest.raises(CatalogUnavailableError, match=r"no AWS region is set; set client.region in its settings"):
         open_catalog("lake", {"type": "glue"})
 
 
