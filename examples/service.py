@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi import FastAPI, HTTPException, Query, Request
+from fastapi.responses import PlainTextResponse
 from lake import packages
 from pyiceberg.expressions import EqualTo
 
 import icepuffin
-from icepuffin.ops.metrics import CONTENT_TYPE, cache_samples, exposition
 
 
 @asynccontextmanager
@@ -38,6 +38,6 @@ def like(
 
 
 @app.get("/metrics")
-def metrics() -> Response:
+def metrics() -> PlainTextResponse:
     """What this process's shard cache answered, as Prometheus reads it."""
-    return Response(exposition(cache_samples()), media_type=CONTENT_TYPE)
+    return PlainTextResponse(icepuffin.metrics())

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from icepuffin.ops.filters.list_predicate import ArrayContains
     from icepuffin.ops.index.definitions.ddl import create_index, drop_index
     from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+    from icepuffin.ops.index.upkeep.index_states import list_indexes
+    from icepuffin.ops.metrics import metrics
     from icepuffin.ops.model import StorageConfig
+    from icepuffin.ops.runs.index_verification import verify
+    from icepuffin.ops.runs.maintenance import gc
+    from icepuffin.ops.runs.refresh_plan import plan
     from icepuffin.ops.runs.snapshot import refresh
     from icepuffin.ops.search.following_reader import FollowingReader
     from icepuffin.ops.search.measured.tuning_run import tune
@@ -49,7 +54,12 @@ _HOMES = {
     "IndexDefinition": "icepuffin.ops.index.definitions.index_definition",
     "ArrayContains": "icepuffin.ops.filters.list_predicate",
     "create_index": "icepuffin.ops.index.definitions.ddl",
+    "list_indexes": "icepuffin.ops.index.upkeep.index_states",
+    "plan": "icepuffin.ops.runs.refresh_plan",
     "refresh": "icepuffin.ops.runs.snapshot",
+    "verify": "icepuffin.ops.runs.index_verification",
+    "gc": "icepuffin.ops.runs.maintenance",
+    "metrics": "icepuffin.ops.metrics",
     "drop_index": "icepuffin.ops.index.definitions.ddl",
     "read_ndv": "icepuffin.ops.theta.ndv",
     "SqlSession": "icepuffin.ops.sql.sql_session",
@@ -83,13 +93,18 @@ __all__ = [
     "create_index",
     "drop_index",
     "errors",
+    "gc",
     "knn_join",
+    "list_indexes",
+    "metrics",
     "open_exact",
     "open_index",
+    "plan",
     "read_ndv",
     "refresh",
     "register_vector_search",
     "tune",
+    "verify",
 ]
 
 

@@ -15,10 +15,13 @@ from pyiceberg.table import Table
 from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.cache import process_cache
+from icepuffin.ops.catalog.read_restrictions import require_table
+from icepuffin.ops.index.definitions.ddl import list_definitions
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.own_versions import versions_of
 from icepuffin.ops.index.upkeep.freshness import index_lag, missing_ref
 from icepuffin.ops.table.metadata_memo import statistics_by_id
+from icepuffin.ops.table.snapshots import table_name
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPED = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
@@ -37,6 +40,45 @@ ABOUT = {
     "icepuffin_shard_cache_memory_bytes": "Bytes of the shards in this process's memory; mapped files count in full.",
 }
 """What each metric is, by its name"""
+
+
+def metrics(*tables: Table, ref: str = "main") -> str:
+    """Metrics of this process's shard cache, and of the indexes of tables, as Prometheus reads them.
+
+    Reads the metadata that the tables were loaded with, and no file.
+
+    Parameters
+    ----------
+    tables : pyiceberg.table.Table
+        Tables, loaded from their catalogs. Without any, the shard cache alone.
+    ref : str
+        Branch that their indexes follow.
+
+    Returns
+    -------
+    str
+        Lines in the text format 0.0.4. Bytes, seconds and shares from 0 to 1; each metric has a line that says what it
+        is.
+
+    Raises
+    ------
+    DefinitionError
+        A definition in the properties of a table is broken.
+
+    Examples
+    --------
+    >>> print(icepuffin.metrics(table))
+    # HELP icepuffin_shard_cache_reads_total Shards that this process opened, by where they came from.
+    ...
+    icepuffin_index_versions_behind{catalog="...",table="demo.packages",index="embedding"} 0
+    ...
+    """
+    samples = [*cache_samples()]
+    for table in tables:
+        labels = {"catalog": table.catalog.name, "table": table_name(require_table(table, "metrics"))}
+        for definition in list_definitions(table):
+            samples += index_samples(table, definition, ref, labels)
+    return exposition(samples)
 
 
 @dataclass(frozen=True, slots=True)

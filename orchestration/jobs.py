@@ -14,7 +14,6 @@ from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.runs.index_runs import current_definition, ensure_defined
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.table.snapshots import head_of
-from icepuffin.orchestration.gc_report import render_gc_report
 from icepuffin.orchestration.processes import run_process_executor
 from icepuffin.orchestration.sensor.facts import job_tags
 from icepuffin.orchestration.settings import GarbageSettings
@@ -122,7 +121,7 @@ def maintenance_job(spec: TableSpec, garbage: GarbageSettings) -> dg.JobDefiniti
             dry_run=garbage.dry_run,
             recall_reports=spec.settings.recall_reports,
         )
-        for line in render_gc_report(report, brief=True):  # each becomes a row of the event log
+        for line in report.lines(brief=True):  # each becomes a row of the event log
             context.log.info(line)
 
     @dg.job(

@@ -265,6 +265,75 @@ def test_the_only_index_needs_no_name(table: Table) -> None:
         icepuffin.open_index(table)
 
 
+def test_an_index_is_defined_by_its_parameters_as_by_a_definition(table: Table) -> None:
+    made = icepuffin.create_index(table, name="e", column="embedding", metric="l2")
+    assert made == icepuffin.create_index(table, DEFINITION)
+    with pytest.raises(icepuffin.errors.DefinitionError, match=r"'filter' \(there is filters\); it has: name"):
+        icepuffin.create_index(table, name="f", column="embedding", filter=["id"])
+    with pytest.raises(icepuffin.errors.DefinitionError, match="column is given beside a definition"):
+        icepuffin.create_index(table, DEFINITION, column="embedding")
+    with pytest.raises(TypeError, match="an index has a name"):
+        icepuffin.create_index(table, column="embedding")
+
+
+def test_python_plans_lists_proves_and_clears_what_the_shell_does(table: Table) -> None:
+    icepuffin.create_index(table, name="e", column="embedding", metric="l2")
+    planned = icepuffin.plan(table)
+    assert planned.indexes["e"].inserted == 300
+    assert planned.sketches is not None
+    assert planned.sketches.files_sketched == 1
+    assert icepuffin.plan(table, "e").sketches is None
+    (listed,) = icepuffin.list_indexes(table)
+    assert (listed.versions, listed.snapshot_id, listed.lag and listed.lag.snapshots) == ((), None, 1)
+    with pytest.raises(icepuffin.errors.IndexUnavailableError, match="no version of index e yet; make one"):
+        icepuffin.verify(table)
+    snapshot_id = icepuffin.refresh(table).snapshot_id
+    (listed,) = icepuffin.list_indexes(table.refresh())
+    assert (listed.versions, listed.snapshot_id) == ((snapshot_id,), snapshot_id)
+    assert listed.lag is not None
+    assert listed.lag.snapshots == 0
+    assert repr(icepuffin.list_indexes(table)) == "IndexList(e)"
+    proof = icepuffin.verify(table)
+    assert (proof.faults, proof.rows, proof.remedy) == ((), 300, "")
+    assert "whole, 1 shard, 300 rows compared" in repr(proof)
+    assert 'icepuffin_index_versions{catalog="test",table="db.t",index="e"} 1' in icepuffin.metrics(table)
+    assert "icepuffin_index" not in icepuffin.metrics()
+    table.append(make_rows(300, 310))
+    icepuffin.refresh(table, "e")
+    assert not icepuffin.gc(table, grace_hours=0, dry_run=True).retired, "all versions stay by default"
+    (old,) = icepuffin.gc(table, versions="newest", grace_hours=0, dry_run=True).retired
+    assert old.base_snapshot_id == snapshot_id
+    assert len(icepuffin.list_indexes(table.refresh())[0].versions) == 2, "a dry run expires nothing"
+    icepuffin.gc(table, versions="newest", grace_hours=0)
+    assert len(icepuffin.list_indexes(table.refresh())[0].versions) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"versions": "none"}, {"last": 0}, {"days": 0.0}, {"grace_hours": -1.0}, {"grace_hours": float("nan")}]
+)
+def test_garbage_is_collected_by_what_makes_sense_alone(table: Table, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        icepuffin.gc(table, **wrong)
+
+
+def test_a_damaged_file_is_named_with_the_command_that_makes_it_anew(table: Table) -> None:
+    icepuffin.refresh(table, DEFINITION)
+    file = Path(icepuffin.verify(table).path.removeprefix("file://"))
+    content = file.read_bytes()
+    file.write_bytes(content[:300] + bytes(64) + content[364:])
+    proof = icepuffin.verify(table)
+    assert proof.faults
+    assert re.fullmatch(r"make it anew with: icepuffin refresh db.t --index e --snapshot \d+ --verify", proof.remedy)
+    assert "icepuffin refresh db.t" in proof._repr_html_()
+
+
+def test_a_reader_shows_itself_in_a_notebook(table: Table) -> None:
+    icepuffin.refresh(table, DEFINITION)
+    page = icepuffin.open_index(table)._repr_html_()
+    assert "300 rows" in page
+    assert "exact-version: " in page
+
+
 def test_a_refresh_makes_all_that_is_defined_and_the_sketches(table: Table) -> None:
     icepuffin.create_index(table, DEFINITION)
     stages: list[str] = []

@@ -13,9 +13,11 @@ from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.binding.expiration import expire_packs, unnamed_packs
 from icepuffin.ops.binding.files_folder import folder_of
+from icepuffin.ops.catalog.read_restrictions import require_table
+from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.definitions.ddl import defined_names
-from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy
+from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.index.planning.index_report import GcReport
 from icepuffin.ops.index.upkeep.retention_plan import (
     ExpiredVersion,
@@ -23,11 +25,85 @@ from icepuffin.ops.index.upkeep.retention_plan import (
     plan_retention,
     retention_of_dropped,
 )
-from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.model import MAX_GRACE_HOURS, StorageConfig
 from icepuffin.ops.recall.recall_reports import RecallReports
 from icepuffin.ops.storage import StorageError, open_storage
 from icepuffin.ops.table.blob_kind import SKETCHES_TAG, BlobKind, index_tag
 from icepuffin.ops.table.snapshots import require_all_snapshots
+
+
+def gc(
+    table: Table,
+    *,
+    versions: str = "all",
+    last: int | None = None,
+    days: float | None = None,
+    grace_hours: float = 24.0,
+    dry_run: bool = False,
+    storage: StorageConfig | None = None,
+    recall_reports: str | None = None,
+) -> GcReport:
+    """Expire versions that are not to be kept, and delete files of icepuffin that nothing references.
+
+    Versions that stay, the newest of each index among them, and everything that icepuffin did not write are never
+    touched. No settings file is read: what is kept is what is said here. Look first, with `dry_run`.
+
+    Parameters
+    ----------
+    table : pyiceberg.table.Table
+        The table. It is read anew from its catalog first.
+    versions : {"all", "tagged", "newest"}
+        Snapshots whose versions stay beside the newest: all that the table has, those that a branch or tag of yours
+        points at, or none.
+    last : int, optional
+        Number of versions that stay, by the newest snapshots; tagged ones are not counted. Default: no limit.
+    days : float, optional
+        Days after which a version expires; those of tagged snapshots stay. Default: no limit.
+    grace_hours : float
+        Hours for which what is not needed any more stays all the same, for readers that have it open.
+    dry_run : bool
+        Only say what would be expired and deleted.
+    storage : StorageConfig, optional
+        As for `refresh`.
+    recall_reports : str, optional
+        Folder of `open_index`, whose reports about expired versions go, too.
+
+    Returns
+    -------
+    GcReport
+        `retired` versions and why, `deleted` paths, `bytes_freed`, `kept_young` files, and `refused`: reasons why
+        something is left for the next time.
+
+    Raises
+    ------
+    TableFaultError
+        The metadata does not name all snapshots, so that nobody knows what is needed.
+    StorageError
+        The store does not answer, or refuses.
+    ValueError
+        `versions`, `last`, `days` or `grace_hours` is out of range.
+
+    Examples
+    --------
+    >>> icepuffin.gc(table, versions="newest", dry_run=True).deleted
+    ()
+    """
+    require_table(table, "gc")
+    if versions not in (scopes := [scope.value for scope in RetentionScope if scope is not RetentionScope.NONE]):
+        raise ValueError(f"versions is {versions!r}; it is one of {', '.join(scopes)}")
+    if (last is not None and last < 1) or (days is not None and not days > 0):
+        raise ValueError(f"last is {last!r} and days is {days!r}; they are numbers above 0, or left out")
+    if not 0 <= grace_hours <= MAX_GRACE_HOURS:
+        raise ValueError(f"grace_hours is {grace_hours!r}; it is a number of hours from 0 to {MAX_GRACE_HOURS}")
+    return collect_table_garbage(
+        table,
+        storage=storage or storage_of(table),
+        retentions={},
+        default=RetentionPolicy(RetentionScope(versions), last, days),
+        grace_hours=grace_hours,
+        dry_run=dry_run,
+        recall_reports=recall_reports,
+    )
 
 
 def collect_table_garbage(

@@ -1,7 +1,7 @@
 """Bring the sketches and index versions of one snapshot up to date, in this process or on Spark."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import IndexReport, list_definitions, load_definition, materialize_index
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.model import SnapshotId, StorageConfig
+from icepuffin.ops.presentation import Grid, Presentation
 from icepuffin.ops.runs.index_runs import ensure_defined
 from icepuffin.ops.table.snapshots import SnapshotName, resolve_snapshot, table_name
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext, TaskRunner
@@ -28,8 +29,8 @@ RefreshProgress = Callable[[str, str, int, int], None]
 """Callback of (`sketches` or an index's name, stage, tasks done, tasks in all)."""
 
 
-@dataclass(frozen=True, slots=True)
-class RefreshReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class RefreshReport(Presentation):
     """What `refresh` did for one snapshot."""
 
     table: str
@@ -38,6 +39,17 @@ class RefreshReport:
     """Report on the theta sketches; None where they were left out"""
     indexes: Mapping[str, IndexReport]
     """Report on each index, by name"""
+
+    def headline(self) -> str:
+        sketches = [] if self.sketches is None else [f"sketches {self.sketches.outcome}"]
+        done = ", ".join([*sketches, *(f"index {name!r} {report.action}" for name, report in self.indexes.items())])
+        return f"{self.table!r}, snapshot {self.snapshot_id}, {done or 'nothing to make'}"
+
+    def grids(self) -> Iterator[Grid]:
+        parts = {} if self.sketches is None else {"theta_sketches": self.sketches.fields()}
+        parts |= {name: report.fields() for name, report in self.indexes.items()}
+        for name, fields in parts.items():
+            yield Grid.of_fields(f"{name}, snapshot {self.snapshot_id}", fields)
 
 
 def refresh(
@@ -114,7 +126,7 @@ def refresh(
     return refresh_snapshot(
         RunContext(table, storage or storage_of(table), runner, ref=ref),
         snapshot_id,
-        _definitions(table, index),
+        definitions_of(table, index),
         sketches=index is None if sketches is None else sketches,
         verify=verify,
         progress=progress,
@@ -166,7 +178,8 @@ def _publish_alone(table: Table, sketches: CountedSketches) -> None:
         _log.warning("%s: the sketches were not published either: %s", table_name(table), error)
 
 
-def _definitions(table: Table, index: str | IndexDefinition | None) -> tuple[IndexDefinition, ...]:
+def definitions_of(table: Table, index: str | IndexDefinition | None) -> tuple[IndexDefinition, ...]:
+    """The index of that name, or the definition itself; all indexes of the table where none is named."""
     if index is None:
         return list_definitions(table)
     return (index if isinstance(index, IndexDefinition) else load_definition(table, index),)

@@ -19,7 +19,7 @@ from icepuffin.ops.catalog.read_restrictions import pyiceberg_table, requested_r
 from icepuffin.ops.catalog.restricted_tables import ReadRestrictions, RestrictedTableError, restriction_error
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import require_type
-from icepuffin.ops.index.definitions.ddl import defined_names, load_definition
+from icepuffin.ops.index.definitions.ddl import load_definition, only_index
 from icepuffin.ops.index.definitions.definition_columns import resolve_column, resolve_field
 from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition, metric_fault
 from icepuffin.ops.index.errors import EarlierLayoutError, NotAnIndexError
@@ -316,19 +316,6 @@ def _parsed_metric(name: str) -> Metric:
         return Metric.parse(str(name))
     except KernelError as error:
         raise DefinitionError(str(error)) from None
-
-
-def only_index(table: Table) -> str:
-    """The table's index, where it has one. Raises DefinitionError."""
-    names = defined_names(table)
-    if len(names) == 1:
-        return names[0]
-    if not names:
-        raise DefinitionError(
-            f"{table_name(table)} has no index; make one with icepuffin.refresh(table, IndexDefinition(...)), "
-            "or search without one by icepuffin.open_exact"
-        )
-    raise DefinitionError(f"{table_name(table)} has several indexes, name one: {', '.join(names)}")
 
 
 def _state(table: Table, snapshot: SnapshotName, index: str | IndexDefinition | None) -> tuple[object, ...]:

@@ -15,6 +15,7 @@ from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import FileNumber
+from icepuffin.ops.presentation import Presentation
 from icepuffin.ops.process.process_lock import ProcessLock
 from icepuffin.ops.process.stage_clock import StageClock
 from icepuffin.ops.rows.candidates import fetch
@@ -49,7 +50,7 @@ Reopen = Callable[["IndexReader"], "IndexReader"]
 """Function from a reader to the one for the table's newest metadata: the same one where nothing is newer."""
 
 
-class IndexReader:
+class IndexReader(Presentation):
     """One index of one table at one snapshot, open for searching. Made by `open_index` or `open_exact`.
 
     It never changes and is safe for threads: a service keeps one, or one that `follow` gives. It cannot be pickled:
@@ -112,12 +113,22 @@ class IndexReader:
             sampler=sampler,
         )
 
-    def __repr__(self) -> str:
+    def headline(self) -> str:
         index = f"index {self.definition.name!r}" if self.definition and self._choice.loaded else "no index"
         dims = "" if self.dims is None else f"{plural(self.dims, 'dimension')}, "
         rows = "the rows that the catalog allows" if self._target.hides_rows else plural(self.row_count, "row")
         shape = f"{rows}, {dims}{self.metric}"
-        return f"IndexReader({self.table!r}, {index}, snapshot {self.snapshot_id}, {shape}, {self.coverage})"
+        return f"{self.table!r}, {index}, snapshot {self.snapshot_id}, {shape}, {self.coverage}"
+
+    def fields(self) -> dict[str, str]:
+        fields = {
+            "answers": f"{self.coverage}: {self.why}",
+            "where": self.tier,
+            "version": f"made for snapshot {self.version.base_snapshot_id}" if self.version else "",
+            "scanned": f"the rows of {plural(len(self.scanned), 'file')}" if self.scanned else "",
+            "warning": "\n".join(self.warnings),
+        }
+        return {name: text for name, text in fields.items() if text}
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -1,6 +1,5 @@
 """What a search answers: rows, and how they were found."""
 
-import html
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ import pyarrow as pa
 
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.presentation import SHOWN_ROWS, Grid, Presentation
 from icepuffin.ops.process.stage_clock import StageClock
 from icepuffin.ops.recall.curves import Foresight
 from icepuffin.ops.search.indexed.cold_shards import ColdReads
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-_SHOWN_ROWS = 50
-"""Rows that a notebook shows of an answer"""
 _SHOWN_SHARDS = 8
 """Shards that an explanation names, so that it fits on one screen"""
 
@@ -182,7 +180,7 @@ class OpeningCost:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class SearchResult:
+class SearchResult(Presentation):
     """The rows that were found, and how. Made by `IndexReader.search` and `IndexReader.within`.
 
     `len`, iteration (one dictionary per row), `to_pandas` and `to_polars` give the rows; `rows` is the Arrow table.
@@ -235,24 +233,26 @@ class SearchResult:
 
         return pl.DataFrame(self.rows)
 
-    def __repr__(self) -> str:
+    def headline(self) -> str:
         queries = len(self.rows["query"].unique())
         rows = plural(len(self), "row") + (f" of {queries:,} queries" if queries > 1 else "")
         warned = "".join(f", warning: {warning}" for warning in self.warnings)
-        return f"SearchResult({rows}, snapshot {self.snapshot_id}, {self.coverage}{warned})"
+        return f"{rows}, snapshot {self.snapshot_id}, {self.coverage}{warned}"
 
-    def _repr_html_(self) -> str:
-        """For notebooks: the first rows, and what the answer says of itself."""
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.rows.column_names)
-        lines = "".join(
-            f"<tr>{''.join(f'<td>{html.escape(str(value))}</td>' for value in row.values())}</tr>"
-            for row in self.rows.slice(0, _SHOWN_ROWS).to_pylist()
-        )
-        return f"<p><code>{html.escape(repr(self))}</code></p><table><tr>{head}</tr>{lines}</table>"
+    def grids(self) -> Iterator[Grid]:
+        """The first rows."""
+        yield row_grid(self, "", SHOWN_ROWS)
 
     def explain(self) -> str:
         """How this answer came about, as text: path, search parameters, shards, stages, bytes."""
         return "\n".join(f"{name:<10} {text}" for name, text in explain(self))
+
+
+def row_grid(result: SearchResult, title: str, limit: int | None = None) -> Grid:
+    """The rows of an answer, or the first `limit`, without the number of the query where there is one query."""
+    numbers = result.rows["query"]
+    several = len(numbers) > 0 and numbers[-1].as_py() > 0
+    return Grid.of_rows(title, result.rows if several else result.rows.drop_columns(["query"]), limit)
 
 
 def explain(result: SearchResult) -> Iterator[tuple[str, str]]:

@@ -8,11 +8,11 @@ import pyarrow as pa
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.errors import KernelError
-from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import create_index, drop_index, list_definitions, load_definition
 from icepuffin.ops.index.definitions.index_definition import COLUMN_LISTS, INDEX_PARAMETERS, IndexDefinition
 from icepuffin.ops.index.planning.own_versions import versions_of
+from icepuffin.ops.index.upkeep.index_states import list_indexes
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.runs.snapshot import RefreshProgress, refresh_snapshot
 from icepuffin.ops.sql.errors import IndexNotBuiltError, SqlError
@@ -96,7 +96,8 @@ def _drop(table: Table, statement: DropIndex) -> Answer:
 
 
 def _show(table: Table, statement: ShowIndexes) -> Answer:
-    definitions = list_definitions(table)
+    states = list_indexes(table)
+    definitions = [state.definition for state in states]
     columns: dict[str, list[Any]] = {
         name: [getattr(definition, name) for definition in definitions]
         for name in ("name", "column", "element_type", "method", "metric")
@@ -105,9 +106,8 @@ def _show(table: Table, statement: ShowIndexes) -> Answer:
     columns["vectors"] = pa.array(vectors, pa.string())
     for name in COLUMN_LISTS:
         columns[name] = [", ".join(getattr(definition, name)) for definition in definitions]
-    columns["versions"] = [len(versions_of(table, definition)) for definition in definitions]
-    tagged = [tagged_version(table, definition.name) for definition in definitions]
-    columns["snapshot_id"] = pa.array([version.base_snapshot_id if version else None for version in tagged], pa.int64())
+    columns["versions"] = [len(state.versions) for state in states]
+    columns["snapshot_id"] = pa.array([state.snapshot_id for state in states], pa.int64())
     return pa.table(columns), f"indexes in the properties of {statement.table}"
 
 

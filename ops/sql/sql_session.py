@@ -1,7 +1,7 @@
 """Run statements: searches by `icepuffin.ops.search`, indexes by `icepuffin.ops.index`, others by Spark if there."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -27,7 +27,9 @@ from icepuffin.ops.filters.predicate import RowPredicate
 from icepuffin.ops.index import IndexDefinition, list_definitions
 from icepuffin.ops.index.definitions.definition_columns import resolve_column
 from icepuffin.ops.index.planning.own_versions import versions_of
+from icepuffin.ops.messages import plural
 from icepuffin.ops.model import DRIVER_ONLY_ROWS, IN_PROCESS_MB, StorageConfig
+from icepuffin.ops.presentation import SHOWN_ROWS, Grid, Presentation
 from icepuffin.ops.process.threads import thread_count
 from icepuffin.ops.rows.datafile import arrow_schema
 from icepuffin.ops.rows.element_types import OF_BITS, OF_COLUMN
@@ -69,8 +71,8 @@ _WITHOUT_SPARK = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SqlResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class SqlResult(Presentation):
     """The rows of an answer, and how they were found."""
 
     rows: pa.Table
@@ -80,6 +82,14 @@ class SqlResult:
     """Coverage, profile and warnings, where a search answered"""
     is_text: bool = False
     """Whether the rows are lines to read: a plan, or what was done"""
+
+    def headline(self) -> str:
+        return f"{plural(self.rows.num_rows, 'row')}, {self.how}"
+
+    def grids(self) -> Iterator[Grid]:
+        """The first rows, or all lines."""
+        lines = [(line,) for line in self.rows.column(0).to_pylist()] if self.is_text else []
+        yield Grid("", lines) if self.is_text else Grid.of_rows("", self.rows, SHOWN_ROWS)
 
 
 OpenTable = Callable[[str], tuple[Table, StorageConfig]]

@@ -1,10 +1,12 @@
 """Reports and statistics of theta sketches."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.messages import plural
+from icepuffin.ops.model import MIB, SnapshotId
+from icepuffin.ops.presentation import Grid, Presentation
 
 SKETCH_STAGE = "sketch"
 """Name of the one stage of making theta sketches."""
@@ -22,8 +24,16 @@ class ThetaOutcome(StrEnum):
     """Sketches are switched off, by the setting or by BODO_ENABLE_THETA_SKETCHES=0"""
 
 
-@dataclass(frozen=True, slots=True)
-class ThetaEstimate:
+_KEPT = {
+    ThetaOutcome.CURRENT: "these sketches are registered",
+    ThetaOutcome.NO_COLUMNS: "no column is to have a sketch",
+    ThetaOutcome.OFF: "sketches are switched off",
+}
+"""Reasons why nothing is to be done, by the outcome that the report will have"""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ThetaEstimate(Presentation):
     """Estimated work of a materialisation."""
 
     outcome: ThetaOutcome
@@ -40,9 +50,25 @@ class ThetaEstimate:
     rates: str = "nothing to do"
     """Source of the seconds, in words: measured on earlier snapshots, or the default rate"""
 
+    def headline(self) -> str:
+        files = f"{plural(self.files_sketched, 'file')} to sketch, {self.seconds:,.1f} s"
+        return _KEPT.get(self.outcome, files)
 
-@dataclass(frozen=True, slots=True)
-class ThetaReport:
+    def fields(self) -> dict[str, str]:
+        """What is to be done and what it takes, by a short name, in words."""
+        if self.outcome != ThetaOutcome.WRITTEN:
+            return {"action": f"nothing to do: {_KEPT[self.outcome]}"}
+        return {
+            "action": "count what is new, unite, register",
+            "files": f"{self.files_sketched:,} to sketch, {self.files_reused:,} known",
+            "values": f"{self.values:,} to read, of {plural(self.columns, 'column')}",
+            "MiB": f"{self.bytes_read / MIB:,.1f} to read, {self.bytes_written / MIB:,.1f} to write",
+            "seconds": f"{self.seconds:,.1f} ({self.rates})",
+        }
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ThetaReport(Presentation):
     """Sketches of one snapshot, and their cost."""
 
     table: str
@@ -71,6 +97,23 @@ class ThetaReport:
     note: str = ""
     """Parts that failed, in words; empty where none did"""
 
+    def headline(self) -> str:
+        columns = plural(len(self.ndv), "column")
+        return f"{self.table!r}, snapshot {self.snapshot_id}, {self.outcome}: {columns}, {self.seconds:,.1f} s"
+
+    def fields(self) -> dict[str, str]:
+        """What was done and what it took, by a short name, in words."""
+        files = f"{plural(self.files_sketched, 'file')} read, {self.files_reused:,} known from before"
+        fields = {
+            "action": f"{self.outcome}: {files}",
+            "distinct": ", ".join(f"{name} {ndv:,}" for name, ndv in self.ndv.items()),
+            "MiB": f"{self.bytes_written / MIB:,.1f} written",
+            "seconds": f"{self.seconds:,.1f}" + (f"; {self.estimate.seconds:,.1f} expected" if self.estimate else ""),
+            "file": self.statistics_path or "",
+            "note": self.note,
+        }
+        return {key: text for key, text in fields.items() if text}
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnNdv:
@@ -85,8 +128,8 @@ class ColumnNdv:
     """Whether icepuffin counted it; else another engine did, or a release whose sketches are not trusted any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class ThetaStatistics:
+@dataclass(frozen=True, slots=True, repr=False)
+class ThetaStatistics(Presentation):
     """Numbers of distinct values of one snapshot, from the table's metadata."""
 
     table: str
@@ -98,3 +141,15 @@ class ThetaStatistics:
     @property
     def fresh(self) -> bool:
         return bool(self.entries) and all(entry.fresh for entry in self.entries.values())
+
+    def headline(self) -> str:
+        columns = plural(len(self.entries), "column")
+        return f"{self.table!r}, snapshot {self.snapshot_id}, {columns}, {'fresh' if self.fresh else 'not fresh'}"
+
+    def grids(self) -> Iterator[Grid]:
+        rows = [(name, f"{own.ndv:,}", "yes" if own.fresh else "no") for name, own in self.entries.items()]
+        title = f"{self.table} at snapshot {self.snapshot_id}"
+        yield Grid(title, rows, ("column", "distinct values (estimates)", "fresh"))
+        reasons = dict.fromkeys(entry.why for entry in self.entries.values() if not entry.fresh)
+        if reasons:
+            yield Grid("not fresh", [(reason,) for reason in reasons])

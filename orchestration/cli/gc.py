@@ -38,7 +38,6 @@ def command(context: TableContext, /, grace_hours: float | None, *, dry_run: boo
       icepuffin gc demo.packages --dry-run
     """
     from icepuffin.ops.runs.maintenance import collect_table_garbage
-    from icepuffin.orchestration.gc_report import render_gc_report
 
     default_hours = context.session.settings.retention.garbage_grace_hours
     report = collect_table_garbage(
@@ -53,4 +52,4 @@ def command(context: TableContext, /, grace_hours: float | None, *, dry_run: boo
     if context.as_json:
         print_json(report_document(report))
     else:
-        print_lines(context.console, *render_gc_report(report))
+        print_lines(context.console, *report.lines())

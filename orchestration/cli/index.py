@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from icepuffin.ops.messages import plural
+from icepuffin.ops.presentation import Grid
 from icepuffin.orchestration.cli.output import (
     print_fields,
+    print_grid,
     print_json,
     print_lines,
-    print_table,
     print_warnings,
     progress_bars,
     report_document,
@@ -26,11 +27,10 @@ from icepuffin.orchestration.cli.table_options import TableContext, index_name, 
 if TYPE_CHECKING:
     from icepuffin.ops.binding.bound_versions import DerivedVersion
     from icepuffin.ops.index.definitions.index_definition import IndexDefinition, IndexParameter
+    from icepuffin.ops.index.upkeep.freshness import FreshnessLag
     from icepuffin.ops.index.versions.tuning_record import TuningRecord
     from icepuffin.ops.search.overview import Overview
 
-_LISTED = ("name", "column", "metric", "method", "versions", "snapshot_id")
-"""What 80 columns of a terminal have room for"""
 _DEFINITION_WIDTH = 16
 
 
@@ -152,30 +152,28 @@ def create_command(context: TableContext, /, *, yes: bool, **options: Any) -> No
 def list_command(context: TableContext) -> None:
     """List the indexes of a table.
 
-    For each: how many versions it has, and the data snapshot of the version at its tag.
+    For each: how many versions it has, how many snapshots it is behind, and the data snapshot of the version at its
+    tag.
 
     \b
     Example:
       icepuffin index list demo.packages
     """
-    from icepuffin.ops.binding.bound_versions import tagged_version
-    from icepuffin.ops.index.planning.own_versions import versions_of
-
-    documents: list[dict[str, object]] = []
-    for definition in context.indexes:
-        tagged = tagged_version(context.table, definition.name)
-        documents.append(
-            {
-                **dataclasses.asdict(definition),
-                "versions": len(versions_of(context.table, definition)),
-                "snapshot_id": str(tagged.base_snapshot_id) if tagged else None,
-            }
-        )
+    states = context.index_states
     if context.as_json:
-        print_json(documents)
+        print_json(
+            [
+                {
+                    **dataclasses.asdict(state.definition),
+                    "versions": len(state.versions),
+                    "snapshot_id": str(state.snapshot_id) if state.snapshot_id else None,
+                    "lag": dataclasses.asdict(state.lag) if state.lag else None,
+                }
+                for state in states
+            ]
+        )
         return
-    rows = (["-" if document[name] is None else document[name] for name in _LISTED] for document in documents)
-    print_table(context.console, _LISTED, rows, title=f"indexes of {context.name}")
+    print_grid(context.console, states.grid(f"indexes of {context.name}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +190,8 @@ class IndexDescription:
     """Time of a search at each width of the curve; None where it was not measured"""
     tuning: "TuningRecord | None"
     """Recall by queries of a user's; None where none was measured"""
+    lag: "FreshnessLag | None"
+    """Distance from the ref that the index follows; None where the table has no such ref"""
 
 
 @command.command("show")
@@ -205,9 +205,9 @@ class IndexDescription:
 def show_command(
     context: TableContext, /, index: str | None, *, snapshot: str | None, plot: Path | None, measure: bool
 ) -> None:
-    """Show an index: its definition, its versions, and one of them.
+    """Show an index: how it is, one of its versions, its definition.
 
-    Of that one: the shards, what it covers, and recall over cost, by rows and as `icepuffin tune` measured it. It is
+    Of the version: the shards, what it covers, and recall over cost, by rows and as `icepuffin tune` measured it. It is
     the version at the index tag, or the last one that was made for --snapshot.
 
     INDEX may be left out if there is one.
@@ -237,6 +237,7 @@ def _describe(
     """Raises ClickException where a version must be read and there is none that can be."""
     from icepuffin.ops.index import NotAnIndexError
     from icepuffin.ops.index.planning.own_versions import versions_of
+    from icepuffin.ops.index.upkeep.index_states import state_of
     from icepuffin.ops.index.versions.tuning_record import find_record
     from icepuffin.ops.search.overview import overview, time_widths
 
@@ -259,7 +260,8 @@ def _describe(
 
         reader = open_index(table, definition, snapshot=shown.index_snapshot_id, storage=storage)
         milliseconds = time_widths(reader, shown.curve)
-    return IndexDescription(definition, versions_of(table, definition), shown, warning, milliseconds, tuning)
+    lag = state_of(table, definition, context.spec.first_ref).lag
+    return IndexDescription(definition, versions_of(table, definition), shown, warning, milliseconds, tuning, lag)
 
 
 def _document(description: IndexDescription) -> dict[str, object]:
@@ -285,37 +287,31 @@ def _document(description: IndexDescription) -> dict[str, object]:
 
 def _show(context: TableContext, description: IndexDescription) -> None:
     from icepuffin.ops.recall.measured_points import front
-    from icepuffin.orchestration.cli.index_view import draw, points_table
+    from icepuffin.orchestration.cli.index_view import draw, points_table, summary
 
-    console = context.console
-    print_fields(console, _parameters(context, description.definition), width=_DEFINITION_WIDTH)
-    print_table(
-        console,
-        ("base_snapshot_id", "index_snapshot_id", "tags"),
-        (
-            (version.base_snapshot_id, version.index_snapshot_id, " ".join(version.tags))
-            for version in description.versions
-        ),
-        title="versions, newest last",
-    )
+    console, definition = context.console, description.definition
+    lag = description.lag
+    state = f"{plural(len(description.versions), 'version')}; {lag.in_words if lag else 'no such ref to follow'}"
+    how = f"{definition.metric}, {definition.method}"
+    fields = {"index": f"{definition.name} on {context.name}({definition.column}): {how}", "state": state}
+    print_fields(console, fields | (summary(console, description.overview) if description.overview else {}))
+    if description.warning:
+        print_warnings(console, [description.warning])
     if description.overview is not None:
         draw(console, description.overview, description.milliseconds)
     if description.tuning is not None:
         print_lines(console, f"target_recall is chosen by {description.tuning.origin}")
         for k in sorted({point.k for point in description.tuning.points}):
             console.print(points_table(front(point for point in description.tuning.points if point.k == k), k))
-    if description.warning:
-        print_warnings(console, [description.warning])
+    print_lines(console, "definition", style="bold")
+    print_fields(console, _parameters(context, definition), width=_DEFINITION_WIDTH)
+    ids = [(own.base_snapshot_id, own.index_snapshot_id, " ".join(own.tags)) for own in description.versions]
+    print_grid(console, Grid("versions, newest last", ids, ("base_snapshot_id", "index_snapshot_id", "tags")), whole=2)
 
 
 def _parameters(context: TableContext, definition: "IndexDefinition") -> dict[str, object]:
-    """The parameters that have a value, lists as texts, and what the table calls the column now."""
-    fields = dataclasses.asdict(definition).items()
-    shown = {
-        key: ", ".join(map(str, value)) if isinstance(value, tuple) else value
-        for key, value in fields
-        if value not in (None, ())
-    }
+    """The parameters of the definition, and what the table calls the column now."""
+    shown = definition.fields()
     if definition.field_id is not None:
         name = context.table.schema().find_column_name(definition.field_id)
         if name != definition.column:
@@ -351,35 +347,19 @@ def verify_command(context: TableContext, /, index: str | None) -> None:
     Example:
       icepuffin index verify demo.packages embedding
     """
-    from icepuffin.ops.binding.bound_versions import tagged_version
-
-    definition = context.index(index)
-    version = tagged_version(context.table, definition.name)
-    if version is None:
-        raise click.ClickException(
-            f"{context.name} has no version of index {definition.name} yet; "
-            f"make one with: icepuffin refresh {context.name}"
-        )
-    from icepuffin.ops.index.verify.integrity import (  # numba, which a missing version does not need
-        check_integrity,
-        remedy,
-    )
+    from icepuffin.ops.runs.index_verification import verify_index
     from icepuffin.ops.tasks.task_runner import RunContext
 
+    name = context.index(index).name
     with progress_bars(quiet=context.as_json) as bars:
-        integrity = check_integrity(RunContext(context.table, context.storage, progress=bars), version)
+        integrity = verify_index(RunContext(context.table, context.storage, progress=bars), name)
     if context.as_json:
         print_json(dataclasses.asdict(integrity))
     else:
-        whole = f"whole, {plural(integrity.shards, 'shard')}, {plural(integrity.rows, 'row')} compared"
-        searched = (integrity.self_search.summary,) if integrity.self_search else ()
-        print_lines(context.console, *(f"{integrity.path}: {text}" for text in integrity.faults or (whole, *searched)))
+        print_lines(context.console, *(f"{integrity.path}: {line}" for line in integrity.lines()))
     if integrity.faults:
         fault = "of a later release" if integrity.from_later_release else "damaged"
-        raise click.ClickException(
-            f"the version of snapshot {version.base_snapshot_id} is {fault}; "
-            f"{remedy(context.name, definition.name, version, integrity)}"
-        )
+        raise click.ClickException(f"the version of index {name} is {fault}; {integrity.remedy}")
 
 
 @command.command("export")

@@ -45,15 +45,26 @@ def draw(console: "Console", overview: "Overview", milliseconds: Sequence[float]
     marks = Marks.from_console(console)
     for part in (
         _shards(overview, marks),
-        _storage(overview),
-        _included(overview),
-        _coverage(overview, marks),
         _curve(overview.curve, milliseconds, marks),
         _curve(overview.wide_curve, None, marks),
         _routing(overview, marks),
     ):
         if part is not None:
             console.print(part)
+
+
+def summary(console: "Console", overview: "Overview") -> dict[str, str]:
+    """What a version has and takes, by a short name, in words."""
+    from icepuffin.ops.recall.shard_recall import mean_recall
+
+    recall = mean_recall((shard.recall, shard.live) for shard in overview.shards)
+    fields = {
+        "recall@10": "" if recall is None else f"{recall:.4f}, {overview.tombstone_ratio:.1%} of the nodes tombstones",
+        "covers": _coverage(overview, Marks.of(console)),
+        "takes": _storage(overview),
+        "stores": _included(overview),
+    }
+    return {name: text for name, text in fields.items() if text}
 
 
 def points_table(points: "Sequence[MeasuredPoint]", k: int) -> "Table":
@@ -94,40 +105,32 @@ def _shards(overview: "Overview", marks: Marks) -> "Table | Text":
     return table
 
 
-def _storage(overview: "Overview") -> "Text":
-    from rich.text import Text
-
-    alone = f"takes  {overview.bytes_alone / MIB:,.1f} MiB by itself"
+def _storage(overview: "Overview") -> str:
+    alone = f"{overview.bytes_alone / MIB:,.1f} MiB by itself"
     if addresses := sum(shard.addresses_bytes for shard in overview.shards):
         alone += f" ({addresses / MIB:,.1f} for new addresses)"
     if not overview.bytes_shared:
-        return Text(alone)
+        return alone
     packs = plural(sum(pack.versions > 1 for pack in overview.packs), "pack")
-    return Text(f"{alone}, and {overview.bytes_shared / MIB:,.1f} MiB in {packs} that other versions use, too")
+    return f"{alone}, and {overview.bytes_shared / MIB:,.1f} MiB in {packs} that other versions use, too"
 
 
-def _included(overview: "Overview") -> "Text | None":
-    if not overview.included:
-        return None
-    from rich.text import Text
-
-    columns = (
+def _included(overview: "Overview") -> str:
+    columns = ", ".join(
         f"{own.column} {own.bytes / MIB:,.1f} MiB"
         + (f" ({own.files_left_out} of {own.files} files left out)" if own.files_left_out else "")
         for own in overview.included
     )
-    return Text(f"stores {', '.join(columns)}: rows of answers have these without a read of data files")
+    return f"{columns}: rows of answers have these without a read of data files" if columns else ""
 
 
-def _coverage(overview: "Overview", marks: Marks) -> "Text":
-    from rich.text import Text
-
+def _coverage(overview: "Overview", marks: Marks) -> str:
     head = overview.head_snapshot_id
     behind = "" if overview.base_snapshot_id == head else f"; the head is snapshot {head}"
     filled = marks.bar(overview.coverage)
-    return Text(
-        f"covers {overview.coverage:6.1%} {filled}{marks.rest * (_BAR_CELLS - len(filled))} "
-        f"{overview.rows_covered:,} of {overview.rows:,} rows in files of the head, deleted ones included{behind}\n"
+    return (
+        f"{overview.coverage:.1%} {filled}{marks.rest * (_BAR_CELLS - len(filled))} "
+        f"{overview.rows_covered:,} of {overview.rows:,} rows in files of the head, deleted ones included{behind}"
     )
 
 

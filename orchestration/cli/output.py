@@ -4,11 +4,13 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
+
+from icepuffin.ops.presentation import Grid, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,10 +30,10 @@ def open_console() -> "Console":
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(soft_wrap=True, width=_PIPE_WIDTH)
 
 
-def print_lines(console: "Console", *lines: str) -> None:
+def print_lines(console: "Console", *lines: str, style: str | None = None) -> None:
     """Each text on a line of its own, as it is: brackets and numbers have no meaning to the terminal."""
     for line in lines:
-        console.print(line, markup=False, highlight=False)
+        console.print(line, markup=False, highlight=False, style=style)
 
 
 def print_fields(console: "Console", fields: Mapping[str, object], *, width: int = 10) -> None:
@@ -56,23 +58,21 @@ def new_table(title: str = "") -> "Table":
     return Table(title=heading, title_justify="left", caption_justify="left", box=SIMPLE_HEAD, pad_edge=False)
 
 
-def print_table(
-    console: "Console",
-    columns: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    *,
-    title: str = "",
-    width: int = 200,
-    whole: int = 1,
-) -> None:
-    """A table of values. Names and values are cut at `width` letters, and folded where the terminal is narrow.
+def print_grid(console: "Console", grid: Grid, *, width: int = 200, whole: int = 1) -> None:
+    """A table of values, or a line for each field under a title. Names and values of a table are cut at `width`
+    letters, and folded where the terminal is narrow.
 
     The first `whole` columns are never folded: they name the row, and somebody may copy a snapshot id from them.
     """
-    table = new_table(title)
-    for place, name in enumerate(columns):
-        table.add_column(cell(name, width), overflow="fold", no_wrap=place < whole)
-    for row in rows:
+    if not grid.columns:
+        print_lines(console, grid.title, style="bold")
+        print_fields(console, {str(name): text for name, text in grid.rows})
+        return
+    table = new_table(grid.title)
+    for place, name in enumerate(grid.columns):
+        side: Literal["left", "right"] = "right" if grid.is_numeric(place) else "left"
+        table.add_column(cell(name, width), overflow="fold", no_wrap=place < whole, justify=side)
+    for row in grid.rows:
         table.add_row(*(cell(value, width) for value in row))
     console.print(table)
 
@@ -81,8 +81,7 @@ def cell(value: object, width: int) -> "Text":
     """A value as a terminal shows it: at most `width` letters, none of which is markup or a control character."""
     from rich.text import Text
 
-    text = "".join(letter if letter.isprintable() else " " for letter in str(value))
-    return Text(text if len(text) <= width else f"{text[: width - 1]}…")
+    return Text(printable(value, width))
 
 
 def print_json(document: object) -> None:

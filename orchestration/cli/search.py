@@ -9,7 +9,7 @@ import click
 
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.rows.element_types import OF_COLUMN
-from icepuffin.orchestration.cli.output import print_fields, print_json, print_lines, print_table, print_warnings
+from icepuffin.orchestration.cli.output import print_fields, print_grid, print_json, print_lines, print_warnings
 from icepuffin.orchestration.cli.table_options import TableContext, index_name, options_as, table_command
 
 if TYPE_CHECKING:
@@ -290,17 +290,13 @@ def _id_text(snapshot_id: SnapshotId | None) -> str | None:
 
 
 def _show(console: "Console", table: str, result: "SearchResult", *, explained: bool) -> None:
-    from icepuffin.ops.search.result import explain
+    from icepuffin.ops.search.result import explain, row_grid
 
     print_warnings(console, result.warnings)
     if explained:
         print_fields(console, dict(explain(result)))
-    rows = result.rows.to_pylist()
     title = f"{table} at snapshot {result.snapshot_id}: {result.coverage}"
-    if not rows:
+    if not result:
         print_lines(console, f"{title}: no rows")
         return
-    has_several_queries = rows[-1]["query"] > 0
-    columns = [name for name in rows[0] if has_several_queries or name != "query"]
-    values = ([format(row[name], ".4f") if name == "distance" else row[name] for name in columns] for row in rows)
-    print_table(console, columns, values, title=title, width=_VALUE_WIDTH)
+    print_grid(console, row_grid(result, title), width=_VALUE_WIDTH)

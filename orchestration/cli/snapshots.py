@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icepuffin.orchestration.cli.output import print_json, print_lines, print_table
+from icepuffin.ops.presentation import Grid
+from icepuffin.orchestration.cli.output import print_grid, print_json, print_lines
 from icepuffin.orchestration.cli.table_options import TableContext, metadata_command
 
 if TYPE_CHECKING:
     from icepuffin.assets.newest_snapshots import SnapshotEntry
 
 _TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
-
-
+_COLUMNS = ("snapshot", "committed (UTC)", "operation", "added", "removed", "rows", "refs", "derived", "missing")
 _OPERATIONS = ("append", "overwrite", "delete", "replace")
 """Operations of snapshots, by Iceberg's specification"""
 
@@ -62,12 +62,7 @@ def command(context: TableContext, /, operation: str | None, since: datetime | N
             }
         )
     elif entries:
-        print_table(
-            context.console,
-            ("snapshot", "committed (UTC)", "operation", "added", "removed", "rows", "refs", "derived", "missing"),
-            [_row(entry) for entry in entries],
-            whole=3,
-        )
+        print_grid(context.console, Grid("", [_row(entry) for entry in entries], _COLUMNS), whole=3)
     else:
         written = context.table.metadata.snapshots
         print_lines(context.console, f"{context.name} has no {'such snapshot' if written else 'snapshot yet'}")

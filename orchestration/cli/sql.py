@@ -6,13 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icepuffin.orchestration.cli.output import (
-    print_json,
-    print_lines,
-    print_table,
-    print_warnings,
-    progress_bars,
-)
+from icepuffin.ops.presentation import Grid
+from icepuffin.orchestration.cli.output import print_grid, print_json, print_lines, print_warnings, progress_bars
 from icepuffin.orchestration.cli.session import Session, settings_options
 from icepuffin.orchestration.cli.table_options import json_option
 
@@ -209,26 +204,6 @@ def _show(console: "Console", result: "SqlResult") -> None:
     if result.is_text:  # a table would cut it
         print_lines(console, *result.rows.column(0).to_pylist())
         return
-    columns = [_values(column) for column in result.rows.columns]
-    print_table(console, result.rows.column_names, zip(*columns, strict=True), width=_VALUE_WIDTH)
+    print_grid(console, Grid.of_rows("", result.rows), width=_VALUE_WIDTH)
     if result.search:
         print_lines(console, result.how)
-
-
-def _values(column: Any) -> list[object]:
-    """Values as Python shows them. Those of float32 have as many digits as tell them apart, in lists as well."""
-    import pyarrow as pa
-
-    element_type = column.type
-    while pa.types.is_list(element_type) or pa.types.is_large_list(element_type):
-        element_type = element_type.value_type
-    values: list[object] = column.to_pylist()
-    return [_shortest(value) for value in values] if pa.types.is_float32(element_type) else values
-
-
-def _shortest(value: Any) -> object:
-    import numpy as np
-
-    if isinstance(value, list):
-        return [_shortest(item) for item in value]
-    return None if value is None else float(str(np.float32(value)))

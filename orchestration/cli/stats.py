@@ -8,19 +8,13 @@ import click
 
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import SnapshotId
-from icepuffin.orchestration.cli.output import (
-    print_json,
-    print_lines,
-    print_table,
-    print_warnings,
-    report_document,
-)
+from icepuffin.orchestration.cli.output import print_grid, print_json, print_lines, print_warnings, report_document
 from icepuffin.orchestration.cli.table_options import TableContext, metadata_command
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from icepuffin.ops.index.upkeep.freshness import FreshnessLag
+    from icepuffin.ops.index.upkeep.index_states import IndexState
     from icepuffin.ops.recall.recall_reports import ReportedRecall
     from icepuffin.ops.theta.theta_report import ThetaStatistics
 
@@ -28,16 +22,12 @@ _NAME_WIDTH = 80
 
 
 @dataclass(frozen=True, slots=True)
-class IndexState:
-    """How far behind one index is."""
+class IndexStatistics:
+    """How far one index is, and how good it is for live queries."""
 
-    name: str
-    version_snapshots: tuple[SnapshotId, ...]
-    """Ids of the data snapshots that have a version, oldest version first"""
+    state: "IndexState"
     covers_snapshot: bool
     """Whether the snapshot that was named has a version"""
-    lag: "FreshnessLag | None"
-    """Distance from the ref that indexes follow; None where the table has no such ref"""
     live_recall: "ReportedRecall | None"
     """Recall of the live queries of the newest version; None where none was reported"""
     live_recall_why: str
@@ -63,7 +53,7 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
 
     snapshot_id = context.snapshot_id(snapshot)
     statistics = read_ndv(context.table, snapshot)
-    indexes = _index_states(context, snapshot_id)
+    indexes = _index_statistics(context, snapshot_id)
     if context.as_json:
         rows = snapshot_rows(context.table, snapshot_id)
         print_json(
@@ -73,29 +63,22 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
                 "snapshot_id": str(snapshot_id),
                 "records": rows,
                 **_statistics_document(statistics),
-                "indexes": {index.name: _index_document(index) for index in indexes},
+                "indexes": {index.state.definition.name: _index_document(index) for index in indexes},
             }
         )
         return
     _show_statistics(context.console, context.name, statistics)
     for index in indexes:
         _show_index(context.console, index)
-    if any(index.lag is None for index in indexes):
+    if any(index.state.lag is None for index in indexes):
         print_warnings(context.console, [missing_ref(context.table, context.spec.first_ref)])
 
 
-def _index_states(context: TableContext, snapshot_id: SnapshotId) -> list[IndexState]:
-    from icepuffin.ops.index.planning.own_versions import versions_of
-    from icepuffin.ops.index.upkeep.freshness import index_lag, missing_ref
-
-    ref = context.spec.first_ref
-    states = []
-    for definition in context.indexes:
-        snapshots = tuple(version.base_snapshot_id for version in versions_of(context.table, definition))
-        lag = None if missing_ref(context.table, ref) else index_lag(context.table, definition, ref)
-        live_recall = _live_recall(context, definition.name)
-        states.append(IndexState(definition.name, snapshots, snapshot_id in snapshots, lag, *live_recall))
-    return states
+def _index_statistics(context: TableContext, snapshot_id: SnapshotId) -> list[IndexStatistics]:
+    return [
+        IndexStatistics(state, snapshot_id in state.versions, *_live_recall(context, state.definition.name))
+        for state in context.index_states
+    ]
 
 
 def _live_recall(context: TableContext, index: str) -> tuple["ReportedRecall | None", str]:
@@ -127,12 +110,13 @@ def _statistics_document(statistics: "ThetaStatistics") -> dict[str, object]:
     }
 
 
-def _index_document(index: IndexState) -> dict[str, object]:
+def _index_document(index: IndexStatistics) -> dict[str, object]:
+    state = index.state
     return {
-        "versions": len(index.version_snapshots),
-        "snapshots": [str(snapshot_id) for snapshot_id in index.version_snapshots],
+        "versions": len(state.versions),
+        "snapshots": [str(snapshot_id) for snapshot_id in state.versions],
         "covers_snapshot": index.covers_snapshot,
-        "lag": dataclasses.asdict(index.lag) if index.lag else None,
+        "lag": dataclasses.asdict(state.lag) if state.lag else None,
         "live_recall": report_document(index.live_recall) if index.live_recall else None,
         "live_recall_why": index.live_recall_why,
     }
@@ -144,30 +128,21 @@ def _show_statistics(console: "Console", table: str, statistics: "ThetaStatistic
         remedy = f"icepuffin refresh {table} --snapshot {statistics.snapshot_id}"
         print_lines(console, f"{title}: no sketches; make them with: {remedy}")
         return
-    entries = statistics.entries.items()
-    rows = ((name, f"{entry.ndv:,}", "yes" if entry.fresh else "no") for name, entry in entries)
-    print_table(console, ("column", "distinct values (estimates)", "fresh"), rows, title=title, width=_NAME_WIDTH)
-    reasons = dict.fromkeys(entry.why for _, entry in entries if not entry.fresh)
-    if reasons:
-        print_lines(console, *(f"not fresh: {reason}" for reason in reasons))
+    counts, *reasons = statistics.grids()
+    print_grid(console, counts, width=_NAME_WIDTH)
+    print_lines(console, *(f"not fresh: {reason}" for grid in reasons for (reason,) in grid.rows))
 
 
-def _show_index(console: "Console", index: IndexState) -> None:
+def _show_index(console: "Console", index: IndexStatistics) -> None:
     from rich.text import Text
 
-    versions = plural(len(index.version_snapshots), "version")
+    state, versions = index.state, plural(len(index.state.versions), "version")
     covered = "has a version for this snapshot" if index.covers_snapshot else "has no version for this snapshot"
-    console.print(Text.assemble("index ", (index.name, "bold"), f": {versions}; it {covered}{_behind(index.lag)}"))
+    lag = f"; {state.lag.in_words}" if state.lag is not None and state.lag.snapshots else ""
+    console.print(Text.assemble("index ", (state.definition.name, "bold"), f": {versions}; it {covered}{lag}"))
     if index.live_recall_why:
         print_lines(console, f"  the recall of live queries cannot be read: {index.live_recall_why}")
     if (live := index.live_recall) is not None and live.recall is not None:
         queries, readers = f"{live.queries:,} measured", plural(live.readers, "reader")
         interval = f"{live.recall:.4f} ({live.low:.4f} to {live.high:.4f})"
         print_lines(console, f"  recall of live queries, newest version: {interval}; {queries}, by {readers}")
-
-
-def _behind(lag: "FreshnessLag | None") -> str:
-    if lag is None or not lag.snapshots:
-        return ""
-    why = f"; {lag.why}" if lag.why else ""
-    return f"; {plural(lag.snapshots, 'snapshot')} behind, the oldest of {lag.minutes:,.0f} min ago{why}"

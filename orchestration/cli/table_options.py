@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from icepuffin.assets.spec import TableSpec
     from icepuffin.assets.table_settings import TableSettings
     from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+    from icepuffin.ops.index.upkeep.index_states import IndexList
     from icepuffin.ops.model import StorageConfig
 
 table_argument = click.argument("table", metavar="NAMESPACE.TABLE")
@@ -70,6 +71,12 @@ class TableContext:
     def indexes(self) -> tuple["IndexDefinition", ...]:
         """Indexes of the settings, and those that the table itself defines."""
         return self.spec.indexes
+
+    @property
+    def index_states(self) -> "IndexList":
+        from icepuffin.ops.index.upkeep.index_states import IndexList, state_of
+
+        return IndexList(state_of(self.table, definition, self.spec.first_ref) for definition in self.indexes)
 
     def snapshot_id(self, snapshot: str | None) -> SnapshotId:
         """Id of a snapshot that is named by id, tag, branch or time; None is the newest of main."""

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from icepuffin.ops.presentation import Grid
 from icepuffin.orchestration.cli.output import (
+    print_grid,
     print_json,
     print_lines,
-    print_table,
     print_warnings,
     progress_bars,
 )
@@ -168,9 +169,9 @@ def _show(console: "Console", report: "TuningReport") -> None:
     for k in sorted({point.k for point in report.points}):
         console.print(points_table(report.front(k), k))
         chosen = [choice for choice in report.targets if choice.k == k]
-        rows = ((f"{one.target:g}", *_cells(one.by_curves), *_cells(one.tuned)) for one in chosen)
+        rows = [(f"{one.target:g}", *_cells(one.by_curves), *_cells(one.tuned)) for one in chosen]
         title = f"what target_recall chooses for {k} rows by the index's own curves, and tuned"
-        print_table(console, _COLUMNS, rows, title=title)
+        print_grid(console, Grid(title, rows, _COLUMNS))
     print_warnings(console, report.warnings)
     if report.is_kept:
         print_lines(console, "kept with the table: each reader that opens it from now on chooses by it")

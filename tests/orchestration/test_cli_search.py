@@ -133,8 +133,13 @@ def test_candidates_are_ranked_by_the_tables_vectors_on_demand(lake: Lake, run: 
 
 def test_an_index_is_drawn(run: Run, tmp_path: Path) -> None:
     shown = run("index", "show", "demo.packages", "--plot", str(tmp_path / "index.html"))
-    for part in ("covers 100.0%", "tombstones", "recall@10 by the width", "█"):
+    for part in ("covers  100.0%", "tombstones", "recall@10 by the width", "█"):
         assert part in shown
+    order = [
+        shown.index(part)
+        for part in ("state  ", "recall@10  ", "takes  ", "shards of", "max_degree", "index_snapshot_id")
+    ]
+    assert order == sorted(order), "what is of interest comes first, ids last"
     assert "<svg" in (tmp_path / "index.html").read_text(encoding="utf-8")
     document = json.loads(run("index", "show", "demo.packages", "--measure", "--json"))
     assert len(document["milliseconds"]) == len(document["curve"]) > 3

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import fields
 from dataclasses import replace as with_fields
+from difflib import get_close_matches
+from typing import Any
 
 from pyiceberg.table import Table
 
@@ -58,7 +60,28 @@ def defined_names(table: Table) -> tuple[str, ...]:
     return tuple(sorted({name for key in table.properties if (name := index_of_property(key))}))
 
 
-def create_index(table: Table, definition: IndexDefinition, *, replace: bool = False) -> IndexDefinition:
+def only_index(table: Table) -> str:
+    """Name of the table's index, where it has one. Raises DefinitionError."""
+    names = defined_names(table)
+    if len(names) == 1:
+        return names[0]
+    if not names:
+        raise DefinitionError(
+            f"{table_name(table)} has no index; make one with icepuffin.create_index(table, name=..., column=...) and "
+            "icepuffin.refresh(table), or search without one by icepuffin.open_exact"
+        )
+    raise DefinitionError(f"{table_name(table)} has several indexes, name one: {', '.join(names)}")
+
+
+def create_index(
+    table: Table,
+    definition: IndexDefinition | None = None,
+    *,
+    replace: bool = False,
+    name: str | None = None,
+    column: str | None = None,
+    **parameters: Any,
+) -> IndexDefinition:
     """Define an index of a table: write its definition into the table's properties. No version is built.
 
     With `replace`, an index that is there already takes over the parameters that its graphs do not depend on.
@@ -67,11 +90,17 @@ def create_index(table: Table, definition: IndexDefinition, *, replace: bool = F
     ----------
     table : pyiceberg.table.Table
         The table. It is read anew from its catalog first.
-    definition : IndexDefinition
-        Name, column, metric and parameters.
+    definition : IndexDefinition, optional
+        Name, column, metric and parameters. Default: what is given by name.
     replace : bool
         Whether an index of that name with other parameters is changed; what `definition` does not name becomes the
         default. Default: it is an error.
+    name : str, optional
+        Name of the index, without a `definition`.
+    column : str, optional
+        The vector column, without a `definition`.
+    parameters : optional
+        `metric`, `filters`, `include` and all others of `IndexDefinition`, without a `definition`.
 
     Returns
     -------
@@ -82,7 +111,7 @@ def create_index(table: Table, definition: IndexDefinition, *, replace: bool = F
     ------
     DefinitionError
         The column cannot be indexed, the name is taken, or the index is there with other parameters, and `replace` is
-        False or its graphs would have to be others.
+        False or its graphs would have to be others. Or there is no such parameter.
     UnsupportedCatalogError, UnsupportedFormatError, TagTakenError
         No version could ever be published: the catalog, the table's format, or a tag of the user's stands against it.
     StorageError
@@ -90,17 +119,11 @@ def create_index(table: Table, definition: IndexDefinition, *, replace: bool = F
 
     Examples
     --------
-    >>> definition = icepuffin.IndexDefinition(name="embedding", column="embedding", metric="cosine")
-    >>> icepuffin.create_index(table, definition).field_id
+    >>> icepuffin.create_index(table, name="embedding", column="embedding", metric="cosine").field_id
     5
     """
     require_table(table, "create_index")
-    require_type(
-        definition,
-        IndexDefinition,
-        "create_index takes an IndexDefinition",
-        'write IndexDefinition(name="i", column="embedding")',
-    )
+    definition = _definition(definition, {"name": name, "column": column} | parameters)
     reload_table(table)
     current = find_definition(table, definition.name)
     resolved = _resolved(table, definition, current)
@@ -123,6 +146,28 @@ def create_index(table: Table, definition: IndexDefinition, *, replace: bool = F
                 transaction.remove_properties(*dropped)
             transaction.set_properties(resolved.to_properties() | places)
     return resolved
+
+
+def _definition(definition: IndexDefinition | None, parameters: Mapping[str, Any]) -> IndexDefinition:
+    """The definition that is given as one or by its parameters."""
+    if definition is None:
+        known = [own.name for own in fields(IndexDefinition) if not own.name.endswith(("_id", "_ids"))]
+        if unknown := [key for key in parameters if key not in known]:
+            alike = get_close_matches(unknown[0], known, n=1)
+            raise DefinitionError(
+                f"an index has no parameter {unknown[0]!r}{f' (there is {alike[0]})' if alike else ''}; it has: "
+                f"{', '.join(known)}"
+            )
+        return IndexDefinition(**parameters)
+    require_type(
+        definition,
+        IndexDefinition,
+        "create_index takes an IndexDefinition",
+        'write create_index(table, name="i", column="embedding")',
+    )
+    if given := [key for key, value in parameters.items() if value is not None]:
+        raise DefinitionError(f"index {definition.name}: {given[0]} is given beside a definition: give it there alone")
+    return definition
 
 
 def index_changes(table: Table, definition: IndexDefinition) -> str:

@@ -18,6 +18,7 @@ from icepuffin.ann_kernels.codes.code_sizes import ROTATED_BITS
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.errors import ArgumentError, require_type
 from icepuffin.ops.json_texts import parse_json
+from icepuffin.ops.presentation import Presentation
 from icepuffin.ops.rows.element_types import ELEMENT_TYPES, OF_BITS, OF_COLUMN
 from icepuffin.ops.table.blob_kind import index_tag
 
@@ -98,8 +99,8 @@ def _parameter(default: T, about: str, **limits: Any) -> T:
     return parameter
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexDefinition:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class IndexDefinition(Presentation):
     """What an index is: its name, its column, and the parameters that it is built with.
 
     The settings page of the documentation says what each parameter costs, and which values it takes.
@@ -245,6 +246,21 @@ class IndexDefinition:
         "Names that blob types have in files: those of the paper, or the community's.",
         choices=get_args(BlobNames),
     )
+
+    def headline(self) -> str:
+        """Name, column, metric, and the other parameters that are not the default."""
+        shown = (own for own in fields(self) if not own.name.endswith(("_id", "_ids")))
+        named = {own.name: getattr(self, own.name) for own in shown if getattr(self, own.name) != own.default}
+        return ", ".join(f"{name}={value!r}" for name, value in {**named, "metric": self.metric.value}.items())
+
+    def fields(self) -> dict[str, object]:
+        """The parameters that have a value, lists as texts."""
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {
+            name: ", ".join(map(str, value)) if isinstance(value, tuple) else value
+            for name, value in values
+            if value not in (None, ())
+        }
 
     def __post_init__(self) -> None:
         require_type(self.name, str, "an index has a name", 'write IndexDefinition(name="i", column="embedding")')

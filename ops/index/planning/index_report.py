@@ -1,14 +1,26 @@
 """Reports and estimates of runs on an index, in numbers. Their fields are the keys of `--json` output."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from icepuffin.ops.index.upkeep.retention_plan import ExpiredVersion
 from icepuffin.ops.index.verify.self_search_proof import SelfSearch
 from icepuffin.ops.index.versions.layout_fit import LayoutFit
-from icepuffin.ops.model import Action, How, ShardId, SnapshotId
+from icepuffin.ops.messages import listed, plural
+from icepuffin.ops.model import MIB, Action, How, ShardId, SnapshotId
+from icepuffin.ops.presentation import Grid, Presentation
+from icepuffin.ops.recall.confidence import confidence_interval
 from icepuffin.ops.recall.shard_recall import RecallBasis, ShardRecall, mean_recall
+
+_DUE = {
+    Action.BUILT: "build",
+    Action.REFRESHED: "refresh",
+    Action.REUSED: "nothing to do",
+    Action.RETAGGED: "move the tag",
+    Action.EMPTY: "nothing to publish",
+}
+"""Actions before the work, in words"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +42,8 @@ class ShardEstimate:
     """Bytes of the base version that the store copies itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+@dataclass(frozen=True, slots=True, repr=False)
+class Estimate(Presentation):
     """Expected work of a run, made before it."""
 
     action: Action
@@ -51,6 +63,38 @@ class Estimate:
     rates: str
     """Source of the seconds: how many earlier versions were measured, or the default rates."""
     shards: tuple[ShardEstimate, ...] = ()
+
+    def headline(self) -> str:
+        work = f", {self.bytes_written / MIB:,.1f} MiB to write, {self.seconds:,.1f} s" if self.bytes_written else ""
+        return _DUE[self.action] + work
+
+    def fields(self) -> dict[str, str]:
+        """What is to be done and what it takes, by a short name, in words."""
+        work = {}
+        if self.shards:
+            merged = f"; {self.merged:,} to merge from deltas" if self.merged else ""
+            kept = f"{self.shards_rebuilt} to rebuild, {self.shards_copied} kept"
+            work = {
+                "rows": f"{self.inserted:,} to insert, {self.remapped:,} moved, {self.tombstoned:,} gone{merged}",
+                "shards": f"{len(self.shards)}: {'all to build' if self.action is Action.BUILT else kept}",
+            }
+        elif self.bytes_written:  # without graphs
+            work = {"rows": f"{self.inserted:,} to read"}
+        costs = {
+            "MiB": f"{self.bytes_read / MIB:,.1f} to read, {self.bytes_written / MIB:,.1f} to write",
+            "seconds": f"{self.seconds:,.1f} ({self.rates})",
+        }
+        return {"action": f"{_DUE[self.action]}: {self.reason}", **work, **(costs if work else {})}
+
+    def grids(self) -> Iterator[Grid]:
+        yield Grid.of_fields("", self.fields())
+        rows = [
+            (shard.number, f"{shard.nodes:,}", f"{shard.insert:,}", f"{shard.remap:,}", f"{shard.tombstone:,}",
+             f"{shard.bytes_read / MIB:,.1f}", f"{shard.bytes_written / MIB:,.1f}", f"{shard.how}: {shard.reason}")
+            for shard in self.shards
+        ]  # fmt: skip
+        if rows:
+            yield Grid("", rows, ("shard", "nodes", "insert", "remap", "gone", "MiB read", "written", "what"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +161,8 @@ class VersionRecall:
         return ", ".join(f"{count / rows:.0%} of the rows {where}" for where, count in parts.items() if count)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class IndexReport(Presentation):
     """One run on an index."""
 
     table: str
@@ -174,9 +218,56 @@ class IndexReport:
         nodes = self.rows + self.tombstones
         return self.tombstones / nodes if nodes else 0.0
 
+    def headline(self) -> str:
+        recall = "" if self.recall is None else f", recall@10 {self.recall:.4f}"
+        rows = f"{plural(self.rows, 'row')}{recall}, {self.seconds:,.1f} s"
+        return f"index {self.index!r} of {self.table!r}, snapshot {self.snapshot_id}, {self.action}, {rows}"
 
-@dataclass(frozen=True, slots=True)
-class GcReport:
+    def fields(self) -> dict[str, str]:
+        """What was done and what it took, by a short name, in words."""
+        if self.index_snapshot_id is None:
+            return {"action": f"nothing to publish: {self.reason}"}
+        stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in self.stage_seconds.items() if seconds >= 0.05)
+        merged = f"; {self.merged:,} merged from deltas" if self.merged else ""
+        without = f"; {self.without_vector:,} have no vector" if self.without_vector else ""
+        shared = f", {self.bytes_shared / MIB:,.1f} shared with other versions" if self.bytes_shared else ""
+        fields = {
+            "action": f"{self.action}: {self.reason}",
+            "rows": f"{self.rows:,} in {plural(self.files, 'file')}: {self.inserted:,} inserted, "
+            f"{self.remapped:,} moved, {self.gone:,} gone{merged}{without}",
+            "shards": self._shard_counts(),
+            "recall@10": self._recall_in_words(),
+            "self-search": self.self_search.summary if self.self_search else "",
+            "MiB": f"{self.bytes_total / MIB:,.1f}, {self.bytes_written / MIB:,.1f} of it newly written{shared}",
+            "seconds": f"{self.seconds:,.1f}"
+            + (f" ({stages})" if stages else "")
+            + (f"; {self.estimate.seconds:,.1f} expected" if self.estimate else ""),
+            "version": str(self.index_snapshot_id),
+            "file": self.puffin_path or "",
+        }
+        return {key: text for key, text in fields.items() if text}
+
+    def _recall_in_words(self) -> str:
+        recall, basis = self.recall, self.recall_basis
+        if recall is None or basis is None:
+            return ""
+        low, high = confidence_interval(recall, basis.queries)
+        wide = "" if basis.wide is None else f"recall@100 {basis.wide:.4f}"
+        return "; ".join(filter(None, [f"{recall:.4f} ({low:.3f} to {high:.3f})", wide, basis.summary]))
+
+    def _shard_counts(self) -> str:
+        if not self.shards:
+            return "none: balls around the vectors of each file alone"
+        if self.action is Action.BUILT:
+            return f"{self.shards}: all built"
+        return (
+            f"{self.shards}: {self.shards_rebuilt} rebuilt, {self.shards_copied} copied; "
+            f"{plural(self.deltas, 'delta')}, {plural(self.tombstones, 'tombstone')}"
+        )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GcReport(Presentation):
     """One garbage collection."""
 
     table: str
@@ -194,3 +285,33 @@ class GcReport:
     """Tags that were set on versions of tagged snapshots, or would be."""
     refused: tuple[str, ...] = ()
     """Reasons why tags or snapshots could not be changed: that is left for the next garbage collection."""
+
+    def headline(self) -> str:
+        return f"{self.table!r}, {self._totals()}"
+
+    def grids(self) -> Iterator[Grid]:
+        yield Grid("", [(line,) for line in self.lines(brief=True)])
+
+    def lines(self, *, brief: bool = False) -> Iterator[str]:
+        """Lines that name each version, tag and file, then the totals. `brief`: of each kind the first lines alone."""
+        shorten = listed if brief else tuple[str, ...]
+        expired, deleted = self._verbs()
+        would = "would " if self.dry_run else ""
+        yield from shorten(
+            [f"{expired} {old.name}'s version of snapshot {old.base_snapshot_id}: {old.why}" for old in self.retired]
+        )
+        yield from shorten([f"{would}tag {tag}: its snapshot is tagged" for tag in self.pinned])
+        yield from shorten([f"{deleted} {path}" for path in self.deleted])
+        yield f"{self.table}: {self._totals()}"
+        yield from shorten([f"left for the next time: {why}" for why in self.refused])
+        if self.retired_later or self.kept_young:
+            yield f"to go after the grace period: versions: {self.retired_later}, files: {self.kept_young}"
+
+    def _totals(self) -> str:
+        expired, deleted = self._verbs()
+        files = f"{deleted} files: {len(self.deleted)}, {self.bytes_freed / MIB:,.1f} MiB"
+        return f"{expired} versions: {len(self.retired)}, {files}"
+
+    def _verbs(self) -> tuple[str, str]:
+        """(of versions, of files)"""
+        return ("would expire", "would delete") if self.dry_run else ("expired", "deleted")

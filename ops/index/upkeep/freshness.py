@@ -10,6 +10,7 @@ from pyiceberg.types import NestedField
 
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.own_versions import versions_of, why_given_up
+from icepuffin.ops.messages import plural
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.table.snapshots import DataSnapshot, data_snapshots
@@ -30,6 +31,13 @@ class FreshnessLag:
     """Id of the ref's newest data snapshot."""
     why: str = ""
     """Reason for which the newest data snapshot counts as one without a version, though it has any; else empty."""
+
+    @property
+    def in_words(self) -> str:
+        if not self.snapshots:
+            return "up to date"
+        why = f"; {self.why}" if self.why else ""
+        return f"{plural(self.snapshots, 'snapshot')} behind, the oldest of {self.minutes:,.0f} min ago{why}"
 
 
 def index_lag(

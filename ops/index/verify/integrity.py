@@ -23,7 +23,9 @@ from icepuffin.ops.index.versions.version_reader import (
     read_routing,
     stored_shards,
 )
+from icepuffin.ops.messages import plural
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
+from icepuffin.ops.presentation import Grid, Presentation
 from icepuffin.ops.process.large_arrays import NoRoomError
 from icepuffin.ops.rows.addresses import addresses_of, rows_at
 from icepuffin.ops.rows.datafile import take_rows
@@ -55,8 +57,8 @@ _RUN = 16
 """Nodes per data file; their rows lie side by side, so that few row groups are read"""
 
 
-@dataclass(frozen=True, slots=True)
-class Integrity:
+@dataclass(frozen=True, slots=True, repr=False)
+class Integrity(Presentation):
     """Result of a check: what it read, and all faults."""
 
     path: str
@@ -70,6 +72,20 @@ class Integrity:
     """Whether a later release wrote the version: then the fault is that this one cannot check it"""
     self_search: SelfSearch | None = None
     """Some rows of each shard, searched by their own vectors; None where something else has faults"""
+    remedy: str = ""
+    """Advice about a version with faults; empty without faults, and where only the file was checked"""
+
+    def headline(self) -> str:
+        return "; ".join(self.lines())
+
+    def grids(self) -> Iterator[Grid]:
+        yield Grid(self.path, [(line,) for line in (*self.lines(), *filter(None, [self.remedy]))])
+
+    def lines(self) -> tuple[str, ...]:
+        """The faults; without any, what was read and compared."""
+        whole = f"whole, {plural(self.shards, 'shard')}, {plural(self.rows, 'row')} compared"
+        searched = (self.self_search.summary,) if self.self_search else ()
+        return self.faults or (whole, *searched)
 
 
 def remedy(table: str, index: str, version: DerivedVersion, report: Integrity) -> str:

@@ -17,7 +17,7 @@ from icepuffin.ann_kernels.arrays import F64
 from icepuffin.ops.binding.bound_versions import DerivedVersion, tagged_version
 from icepuffin.ops.catalog.read_restrictions import require_table
 from icepuffin.ops.catalog.vended_config import storage_of
-from icepuffin.ops.index.definitions.ddl import load_definition
+from icepuffin.ops.index.definitions.ddl import load_definition, only_index
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.versions.tuning_record import TuningRecord, changes_of, identity_of, keep_record
 from icepuffin.ops.index.versions.version_reader import OpenVersion, open_version
@@ -26,7 +26,7 @@ from icepuffin.ops.recall.curves import MEASURED_K, WIDE_K
 from icepuffin.ops.recall.measured_points import MeasuredPoint, choose_point, front, points_for, points_to_keep
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.measured.recall_trial import GroundTruth, RecallTrial
-from icepuffin.ops.search.opening import only_index, open_index
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.search.result import StalePolicy
 from icepuffin.ops.search.tuning import SearchOptions, SearchParameters, choose_parameters
 from icepuffin.ops.table.snapshots import SnapshotName, table_name
