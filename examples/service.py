@@ -40,4 +40,4 @@ def like(
 @app.get("/metrics")
 def metrics() -> PlainTextResponse:
     """What this process's shard cache answered, as Prometheus reads it."""
-    return PlainTextResponse(icepuffin.metrics())
+    return PlainTextResponse(icepuffin.metrics(), media_type="text/plain; version=0.0.4")

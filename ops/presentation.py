@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 SHOWN_ROWS = 50
 """Rows that a notebook shows of a table"""
-_VALUE_WIDTH = 80
+VALUE_WIDTH = 80
 _NUMBER = re.compile(r"-?[\d,]+(\.\d+)?%?")
 _TABLE = "border-collapse:collapse;margin:0.3em 0 1em;color:inherit;font-size:inherit"
 _CELL = "padding:0.15em 1em 0.15em 0;vertical-align:top;white-space:pre-wrap;border-bottom:1px solid #8886"
@@ -90,7 +90,7 @@ class Grid:
         return bool(cells) and all(map(_NUMBER.fullmatch, cells))
 
     def _text(self, value: object) -> str:
-        return printable(value, _VALUE_WIDTH) if self.columns else str(value)
+        return printable(value, VALUE_WIDTH) if self.columns else str(value)
 
 
 def _line(tag: str, texts: Sequence[str], sides: Sequence[str]) -> str:

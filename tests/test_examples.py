@@ -59,7 +59,9 @@ def test_each_example_is_short_and_has_its_line() -> None:
     listed = re.findall(r"^\| \[(\w+)\.py\]\(\1\.py\) \|", (EXAMPLES / "README.md").read_text("utf-8"), re.MULTILINE)
     assert set(listed) == names == {*SCRIPTS, "knn_join", "service"}
     for name in names:
-        assert len((EXAMPLES / f"{name}.py").read_text("utf-8").splitlines()) < 50, name
+        text = (EXAMPLES / f"{name}.py").read_text("utf-8")
+        assert len(text.splitlines()) < 50, name
+        assert not re.search(r"icepuffin\.\w+(\.\w+)* import", text), "the front door has all that an example needs"
 
 
 def test_searching(folder: Path) -> None:

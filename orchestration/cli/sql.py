@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icepuffin.ops.presentation import Grid
+from icepuffin.ops.presentation import VALUE_WIDTH, Grid
 from icepuffin.orchestration.cli.output import print_grid, print_json, print_lines, print_warnings, progress_bars
 from icepuffin.orchestration.cli.session import Session, settings_options
 from icepuffin.orchestration.cli.table_options import json_option
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from icepuffin.ops.model import StorageConfig
     from icepuffin.ops.sql import SqlResult, SqlSession
     from icepuffin.orchestration.cli.output import ProgressBars
-
-_VALUE_WIDTH = 80
 
 
 @click.command("sql")
@@ -204,6 +202,6 @@ def _show(console: "Console", result: "SqlResult") -> None:
     if result.is_text:  # a table would cut it
         print_lines(console, *result.rows.column(0).to_pylist())
         return
-    print_grid(console, Grid.of_rows("", result.rows), width=_VALUE_WIDTH)
+    print_grid(console, Grid.of_rows("", result.rows), width=VALUE_WIDTH)
     if result.search:
         print_lines(console, result.how)

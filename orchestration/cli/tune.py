@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icepuffin.ops.presentation import Grid
 from icepuffin.orchestration.cli.output import (
     print_grid,
     print_json,
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
     from icepuffin.ops.recall.measured_points import MeasuredPoint
     from icepuffin.ops.search.measured.tuning_run import TuningReport
-
-_COLUMNS = ("target", "L", "shards", "distances", "recall", "L, tuned", "shards", "distances", "recall")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,18 +163,11 @@ def _show(console: "Console", report: "TuningReport") -> None:
     record = report.record
     measured = f"{record.queries:,} of {report.offered_queries:,} queries, evenly"
     print_lines(console, f"index {report.index} of {report.table}, measured by {measured}")
-    for k in sorted({point.k for point in report.points}):
+    for k, grid in zip(sorted({point.k for point in report.points}), report.grids(), strict=True):
         console.print(points_table(report.front(k), k))
-        chosen = [choice for choice in report.targets if choice.k == k]
-        rows = [(f"{one.target:g}", *_cells(one.by_curves), *_cells(one.tuned)) for one in chosen]
-        title = f"what target_recall chooses for {k} rows by the index's own curves, and tuned"
-        print_grid(console, Grid(title, rows, _COLUMNS))
+        print_grid(console, grid)
     print_warnings(console, report.warnings)
     if report.is_kept:
         print_lines(console, "kept with the table: each reader that opens it from now on chooses by it")
     else:
         print_lines(console, "nothing was kept (--dry-run)")
-
-
-def _cells(point: "MeasuredPoint") -> tuple[object, ...]:
-    return point.search_list, f"{point.shards:.1f}", f"{point.distances:,.0f}", f"{point.recall:.4f}"

@@ -58,19 +58,6 @@ driver_only_rows = 0    # so that even this small table goes through Spark
 """
 
 
-QUIET_LOG4J = """\
-# Spark's own default prints its start-up at every run.
-status = off
-rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = console
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n
-"""
-
-
 _UNFIT = re.compile(r"""["\\?#%\x00-\x1f\x7f]""")
 """Characters that mean something else in a URI, or in a text of TOML"""
 
@@ -97,11 +84,8 @@ def run_demo(directory: Path, source: Path | None, console: Console) -> None:
         raise DemoError(f"{settings_file} is not the demo's, which would replace it: name another folder with --dir")
     begun = time.perf_counter()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark warns of the host name
-    os.environ.setdefault("SPARK_CONF_DIR", str(directory / "spark_conf"))
     rows = load_rows(source)
     (directory / "warehouse").mkdir(parents=True, exist_ok=True)
-    (directory / "spark_conf").mkdir(exist_ok=True)
-    (directory / "spark_conf" / "log4j2.properties").write_text(QUIET_LOG4J, encoding="utf-8")
     settings_file.write_text(text, encoding="utf-8")
     settings = load(directory=directory)
     catalog = open_catalog("demo", settings.catalogs["demo"].properties)

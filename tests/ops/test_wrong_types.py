@@ -9,8 +9,13 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.index import IndexDefinition, create_index, drop_index
+from icepuffin.ops.index.upkeep.index_states import list_indexes
+from icepuffin.ops.metrics import metrics
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.process.threads import thread_count
+from icepuffin.ops.runs.index_verification import verify
+from icepuffin.ops.runs.maintenance import gc
+from icepuffin.ops.runs.refresh_plan import plan
 from icepuffin.ops.runs.snapshot import refresh
 from icepuffin.ops.search import open_exact, open_index
 from icepuffin.ops.spark.spark_runner import SparkRunner
@@ -24,9 +29,14 @@ from tests.conftest import make_rows
 OPENED: dict[str, Callable[[Any], object]] = {
     "open_index": lambda table: open_index(table, "embedding"),
     "open_exact": lambda table: open_exact(table, "embedding", "l2"),
-    "create_index": lambda table: create_index(table, None),  # type: ignore[arg-type]
+    "create_index": lambda table: create_index(table, None),
     "drop_index": lambda table: drop_index(table, "embedding"),
     "refresh": refresh,
+    "plan": plan,
+    "list_indexes": list_indexes,
+    "verify": verify,
+    "gc": gc,
+    "metrics": metrics,
     "read_ndv": lambda table: read_ndv(table, 1),
 }
 
@@ -52,7 +62,10 @@ def test_other_arguments_of_a_wrong_type_are_refused(table_factory: Callable[...
             lambda: open_exact(table, "embedding", "l2", storage={}),
             "storage is a StorageConfig, not a value of type dict",
         ),
-        (lambda: create_index(table, "i"), "create_index takes an IndexDefinition, not the text 'i': write Index"),
+        (
+            lambda: create_index(table, "i"),
+            "create_index takes an IndexDefinition, not the text 'i': write create_index(",
+        ),
         (lambda: SqlSession("ns.t"), "SqlSession takes a function that loads a table by its name; SqlSession.on takes"),
         (lambda: SqlSession(print).sql(5), "sql takes a statement, not a value of type int: write sql("),
         (lambda: StorageConfig("s3"), "StorageConfig takes a mapping of properties, not the text 's3': write {"),

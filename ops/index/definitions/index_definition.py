@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 from icepuffin.ann_kernels.codes.code_sizes import ROTATED_BITS
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.errors import ArgumentError, require_type
-from icepuffin.ops.json_texts import parse_json
 from icepuffin.ops.presentation import Presentation
 from icepuffin.ops.rows.element_types import ELEMENT_TYPES, OF_BITS, OF_COLUMN
 from icepuffin.ops.table.blob_kind import index_tag
+from icepuffin.ops.table.json_texts import parse_json
 
 if TYPE_CHECKING:
     from icepuffin.ann_kernels.graphs.vamana import VamanaParams

@@ -18,10 +18,10 @@ from pyiceberg.table.update import AssertRefSnapshotId, RemovePropertiesUpdate, 
 from icepuffin.ops.binding.bound_versions import own_tags, tag_target
 from icepuffin.ops.binding.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, commit_attempts, reload_table
 from icepuffin.ops.errors import FileDamageError
-from icepuffin.ops.json_texts import parse_json
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.recall.measured_points import MeasuredPoint
 from icepuffin.ops.table.blob_kind import index_tag
+from icepuffin.ops.table.json_texts import parse_json
 from icepuffin.ops.table.snapshots import table_name
 
 if TYPE_CHECKING:

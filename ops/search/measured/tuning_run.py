@@ -6,7 +6,7 @@ images, find fewer of their nearest rows with the same parameters, and their nea
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,7 +21,9 @@ from icepuffin.ops.index.definitions.ddl import load_definition, only_index
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.versions.tuning_record import TuningRecord, changes_of, identity_of, keep_record
 from icepuffin.ops.index.versions.version_reader import OpenVersion, open_version
+from icepuffin.ops.messages import plural
 from icepuffin.ops.model import IN_PROCESS_MB, StorageConfig
+from icepuffin.ops.presentation import Grid, Presentation
 from icepuffin.ops.recall.curves import MEASURED_K, WIDE_K
 from icepuffin.ops.recall.measured_points import MeasuredPoint, choose_point, front, points_for, points_to_keep
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
@@ -50,6 +52,7 @@ _MIN_GAIN = 0.001
 """Gain of recall by the next width under which wider ones are not measured: what is missing lies in other shards"""
 _MAX_STEPS = 4
 """Points that are measured for one target, each between two others"""
+_COLUMNS = ("target", "L", "shards", "distances", "recall", "L, tuned", "shards", "distances", "recall")
 _WHOLE = 0.9995
 """Recall from which wider lists are not measured"""
 
@@ -71,8 +74,8 @@ class TunedTarget:
         return self.tuned.reaches(self.target)
 
 
-@dataclass(frozen=True, slots=True)
-class TuningReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class TuningReport(Presentation):
     """What `tune` measured."""
 
     table: str
@@ -91,6 +94,20 @@ class TuningReport:
     def front(self, k: int) -> list[MeasuredPoint]:
         """The points for k rows that no other one beats in both recall and distances, by distances."""
         return front(point for point in self.points if point.k == k)
+
+    def headline(self) -> str:
+        kept = "kept" if self.is_kept else "not kept"
+        return f"index {self.index!r} of {self.table!r}, measured by {plural(self.record.queries, 'query')}, {kept}"
+
+    def grids(self) -> Iterator[Grid]:
+        for k in sorted({point.k for point in self.points}):
+            chosen = [one for one in self.targets if one.k == k]
+            rows = [(f"{one.target:g}", *_cells(one.by_curves), *_cells(one.tuned)) for one in chosen]
+            yield Grid(f"what target_recall chooses for {k} rows by the index's own curves, and tuned", rows, _COLUMNS)
+
+
+def _cells(point: MeasuredPoint) -> tuple[object, ...]:
+    return point.search_list, f"{point.shards:.1f}", f"{point.distances:,.0f}", f"{point.recall:.4f}"
 
 
 def tune(

@@ -111,6 +111,11 @@ ENTRIES: dict[str, Callable[[Table], object]] = {
     "refresh": lambda table: icepuffin.refresh(table, DEFINITION),
     "define": lambda table: icepuffin.create_index(table, DEFINITION),
     "sketches": icepuffin.read_ndv,
+    "plan": icepuffin.plan,
+    "list": icepuffin.list_indexes,
+    "verify": icepuffin.verify,
+    "garbage": icepuffin.gc,
+    "metrics": icepuffin.metrics,
 }
 
 

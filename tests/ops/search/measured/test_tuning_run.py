@@ -122,6 +122,8 @@ def test_a_report_says_what_the_curves_of_the_index_would_have_chosen(table: Tab
     front = report.front(10)
     assert [point.recall for point in front] == sorted(point.recall for point in front)
     assert front[0].shards < 6
+    assert repr(report).endswith(f"{report.record.queries:,} queries, not kept)")
+    assert [len(grid.rows) for grid in report.grids()] == [3, 3]
 
 
 def test_what_tuning_foresees_happens(tuned: Table) -> None:
