@@ -12,9 +12,9 @@ from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.errors import GateFailedError
 from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.versions.version_sizes import graph_id
-from icepuffin.ops.json_texts import parse_json
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import ObjectMissingError, open_storage, relative_to
+from icepuffin.ops.table.json_texts import parse_json
 from icepuffin.ops.table.row_deletes import fingerprint
 
 OTHER_ROWS = 0.2

@@ -60,7 +60,7 @@ def summary(console: "Console", overview: "Overview") -> dict[str, str]:
     recall = mean_recall((shard.recall, shard.live) for shard in overview.shards)
     fields = {
         "recall@10": "" if recall is None else f"{recall:.4f}, {overview.tombstone_ratio:.1%} of the nodes tombstones",
-        "covers": _coverage(overview, Marks.of(console)),
+        "covers": _coverage(overview, Marks.from_console(console)),
         "takes": _storage(overview),
         "stores": _included(overview),
     }
