@@ -39,9 +39,13 @@ def find_vain_build(plan: VersionPlan, storage: StorageConfig) -> GateFailedErro
     store, path = open_storage(plan.live.location, storage), _path(plan)
     try:
         build = parse_json(store.read_range(path, 0, store.size(path)).decode())
+        recall, before = float(build["recall"]), {str(file): int(rows) for file, rows in build["rows"].items()}
     except ObjectMissingError:
         return None
-    recall, before, now = build["recall"], build["rows"], _rows_by_file(plan)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        _log.warning("the record of a build in vain cannot be read, so one is tried again: %r", error)
+        return None
+    now = _rows_by_file(plan)
     same = sum(rows for file, rows in now.items() if file in before)
     share = same / max(1, sum(before.values()), sum(now.values()))
     if recall >= plan.definition.target_recall or share < 1 - OTHER_ROWS:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -293,6 +294,10 @@ def test_a_build_that_missed_the_gate_is_made_again_once_a_fifth_of_the_rows_are
     vain = find_vain_build(plan, STORAGE)
     assert vain is not None
     assert find_vain_build(replace(plan, definition=replace(high, target_recall=vain.recall)), STORAGE) is None
+    (record,) = Path(table.location().removeprefix("file://")).rglob("vain-build-*.json")
+    for damaged in ("{", "[]", '{"recall": "x", "rows": {}}', '{"recall": 0.1, "rows": {"a": null}}'):
+        record.write_text(damaged, encoding="utf-8")
+        assert find_vain_build(plan, STORAGE) is None
 
 
 def test_a_layout_stays_where_a_build_of_the_same_rows_was_in_vain(
