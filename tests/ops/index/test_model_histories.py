@@ -107,9 +107,11 @@ def refresh_and_compare(history: ModelHistory, definition: IndexDefinition) -> N
 
 
 def require_foreseen(plan: VersionPlan, report: IndexReport, *, is_empty: bool) -> None:
-    """The plan had the action, but where only the work can show that another one is due."""
-    if is_empty:
-        assert report.action is Action.EMPTY
+    """The plan had the action, but where only the work can show that another one is due. Of rows that are all gone, or
+    have lost their vectors, a refresh makes a version, and a build none.
+    """
+    if report.action is Action.EMPTY:
+        assert is_empty
     elif plan.action is Action.REFRESHED and report.action is Action.BUILT:
         assert _UNFORESEEN.fullmatch(report.reason)
     else:
