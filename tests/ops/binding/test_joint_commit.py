@@ -18,6 +18,7 @@ from icepuffin.ops.runs import snapshot
 from icepuffin.ops.runs.snapshot import RefreshReport, refresh
 from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta import sketch_packs
 from icepuffin.ops.theta.ndv import read_ndv
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.conftest import STORAGE, make_rows
@@ -53,7 +54,8 @@ def published(table: Table, *replaced: str | None) -> tuple[DerivedVersion, ...]
     return versions
 
 
-def test_an_index_and_its_sketches_are_one_commit(table: Table) -> None:
+def test_an_index_and_its_sketches_are_one_commit(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sketch_packs, "FEW_FILES", 0)
     for first in (60, 120):
         table.append(make_rows(first, first + 60))
         assert commits_of(table, refreshed) == 1
