@@ -27,22 +27,13 @@ from icepuffin.ops.search.exact.private_delta import PrivateDelta, SourceWithDel
 from icepuffin.ops.search.exact.scan import VectorSource, scan
 from icepuffin.ops.search.indexed.conjunctions import ConjunctionSearch, Lists
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
-from icepuffin.ops.search.indexed.version_search import COMPARED, exact_distances, search_version
+from icepuffin.ops.search.indexed.version_search import exact_distances, search_version
 from icepuffin.ops.search.measured.live_recall import LiveRecall, RecallSampler
 from icepuffin.ops.search.measured.recall_trial import RecallTrial
 from icepuffin.ops.search.range_search import RangeSearch, resolve_rounding
 from icepuffin.ops.search.result import Coverage, Profile, SearchCosts
-from icepuffin.ops.search.row_sources import (
-    FileScan,
-    IndexSource,
-    Source,
-    SourceAnswer,
-    TailSource,
-    VersionSearch,
-    joined,
-    merged,
-    shown_ways,
-)
+from icepuffin.ops.search.row_sources import FileScan, IndexSource, Source, TailSource, VersionSearch
+from icepuffin.ops.search.source_answer import SourceAnswer, joined, merged, shown_ways
 from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice
 from icepuffin.ops.search.tuning import ParameterChooser, SearchOptions, SearchParameters
 
@@ -208,8 +199,9 @@ class SearchPipeline:
                 others = sorted({*others}.difference(places.tolist()).union(places[left_out].tolist()))
         for condition, places in groups_of(where, others):
             answer = self._under_one(queries[places], request, condition, costs)
-            matching_rows = None if answer.matching_rows is None else answer.matching_rows * len(places)
-            parts.append((places, replace(answer, matching_rows=matching_rows)))
+            if answer.matching_rows is not None:
+                answer.matching_rows *= len(places)
+            parts.append((places, answer))
         return self._answer(joined(parts, len(queries)), costs)
 
     def _under_one(
@@ -227,12 +219,14 @@ class SearchPipeline:
         if self.sampler is not None and self.sampler.share:
             self._sample_recall(queries, k, answers[0].hits, [where] * len(queries))
         costs.add_bytes(**bytes_read)
-        answer = self._settled(merged(answers, k), queries, k, costs)
+        answer = merged(answers, k)
+        self._settle(answer, queries, k, costs)
         if matches is not None and answer.matching_rows is None:
-            answer = replace(answer, matching_rows=matches.count)
+            answer.matching_rows = matches.count
         if request.to_certify:
-            answer = self._certified(answer, queries, k, matches, costs)
-        return replace(answer, warnings=(*warnings, *answer.warnings)) if warnings else answer
+            self._certify(answer, queries, k, matches, costs)
+        answer.warnings = (*warnings, *answer.warnings)
+        return answer
 
     def _under_look_ups(
         self,
@@ -248,11 +242,11 @@ class SearchPipeline:
         parameters, warnings = self._parameters.choose(k, request.options, filtered=True)
         if parameters is None:
             raise ValueError("there is no version to search")
-        by_lists = conjunctions.search(queries, lists, k, parameters)
+        of_index, left_out = conjunctions.search(queries, lists, k, parameters)
         clock.lap("index")
-        answered = np.setdiff1d(np.arange(len(queries)), by_lists.left_out)  # the others are answered elsewhere
-        self._sample_recall(queries, k, by_lists.hits, conditions, answered)
-        matching_rows, of_tail = by_lists.matching_rows, []
+        answered = np.setdiff1d(np.arange(len(queries)), left_out)  # the others are answered elsewhere
+        self._sample_recall(queries, k, of_index.hits, conditions, answered)
+        matching_rows, of_tail = of_index.matching_rows or 0, []
         if tail := self._sources.get("scan"):
             for where, places in groups_of(conditions, answered.tolist()):
                 matches = self.conditions.matches(where, clock)
@@ -262,18 +256,12 @@ class SearchPipeline:
                 matching_rows += matches.others.count * len(places)
             clock.lap("scan")
         costs.add_bytes(index=0, scan=sum(answer.bytes_read for answer in of_tail))
-        of_index = SourceAnswer(
-            by_lists.hits,
-            len(answered),
-            COMPARED,
-            by_lists.work,
-            matching_rows=matching_rows,
-            condition=shown_ways(answer.condition for answer in of_tail) or by_lists.how,
-            parameters=parameters,
-            rounded_directions=by_lists.rounded_directions,
-        )
-        answer = self._settled(merged([of_index, *of_tail], k), queries, k, costs)
-        return replace(answer, warnings=(*warnings, *answer.warnings)), by_lists.left_out
+        of_index.matching_rows = matching_rows
+        of_index.condition = shown_ways(answer.condition for answer in of_tail) or of_index.condition
+        answer = merged([of_index, *of_tail], k)
+        self._settle(answer, queries, k, costs)
+        answer.warnings = (*warnings, *answer.warnings)
+        return answer, left_out
 
     def within(
         self, queries: F64, thresholds: RangeThresholds, where: Condition | None, limit: int | None, costs: SearchCosts
@@ -286,41 +274,35 @@ class SearchPipeline:
         answer = self._ranges.within(queries, thresholds, matches, limit, costs.clock)
         costs.add_bytes(compare=answer.bytes_read)
         if matches is not None:
-            answer = replace(answer, matching_rows=matches.count)
+            answer.matching_rows = matches.count
         whole = self._answer(answer, costs)
         tail = "" if self.delta is None else self.delta.state.why
         profile = replace(whole.profile, shards=self._ranges.shards, tail=tail, live_recall=None)
         return replace(whole, profile=profile)
 
-    def _settled(self, answer: SourceAnswer, queries: F64, k: int, costs: SearchCosts) -> SourceAnswer:
-        """The k nearest of rows that are ranked by rounded directions: data files decide where these leave doubt."""
+    def _settle(self, answer: SourceAnswer, queries: F64, k: int, costs: SearchCosts) -> None:
+        """Leave the k nearest of rows that are ranked by rounded directions: data files decide where these leave
+        doubt.
+        """
         if not answer.rounded_directions:
-            return answer
+            return
         meter, metric = Meter(), self._target.metric
         distances = DistanceReader(queries, self._rows, self._target.field_id, metric, meter)
-        hits = resolve_rounding(answer.hits, RangeThresholds.none(len(queries), metric), k, distances)
+        answer.rows = resolve_rounding(answer.hits, RangeThresholds.none(len(queries), metric), k, distances)
         costs.clock.lap("settle")
         costs.add_bytes(settle=meter.bytes)
-        return replace(answer, rows=hits)
 
-    def _certified(
-        self, first: SourceAnswer, queries: F64, k: int, matches: Matches | None, costs: SearchCosts
-    ) -> SourceAnswer:
-        """The k nearest rows with their proof, from an answer that may lack some of them."""
-        proof = self._ranges.certify(queries, first.hits, k, matches, costs.clock)
+    def _certify(self, answer: SourceAnswer, queries: F64, k: int, matches: Matches | None, costs: SearchCosts) -> None:
+        """Put the k nearest rows, with their proof, in place of rows that may lack some of them."""
+        proof = self._ranges.certify(queries, answer.hits, k, matches, costs.clock)
         costs.add_bytes(compare=proof.bytes_read)
-        return replace(
-            first,
-            rows=proof.rows,
-            strategy=f"{first.strategy} + {proof.strategy}",
-            compared=first.compared + proof.compared,
-            scanned=first.scanned + proof.scanned,
-            pruning=proof.pruning,
-            certificate=proof.certificate,
-            tier=first.tier if proof.tier == IN_PROCESS else proof.tier,
-            where=f"{first.where or self._choice.tier_why}; of the proof: {proof.where}",
-            warnings=proof.warnings,
-        )
+        answer.rows, answer.pruning, answer.certificate = proof.rows, proof.pruning, proof.certificate
+        answer.strategy += f" + {proof.strategy}"
+        answer.compared += proof.compared
+        answer.scanned += proof.scanned
+        answer.tier = answer.tier if proof.tier == IN_PROCESS else proof.tier
+        answer.where = f"{answer.where or self._choice.tier_why}; of the proof: {proof.where}"
+        answer.warnings = proof.warnings
 
     def _answer(self, answer: SourceAnswer, costs: SearchCosts) -> Answer:
         """The answer of all sources with the profile of the search."""
@@ -330,7 +312,7 @@ class SearchPipeline:
             strategy=answer.strategy,
             shards=len(choice.loaded.shards) if choice.loaded else 0,
             nodes_expanded=sum(shard.expanded for shard in work),
-            distances=answer.compared + sum(shard.distances for shard in work),
+            distances=answer.distances,
             tail_rows=answer.scanned,
             milliseconds=costs.milliseconds,
             matching_rows=answer.matching_rows,

@@ -26,7 +26,7 @@ from icepuffin.ops.search.exact.pruning import FilePruner
 from icepuffin.ops.search.exact.scan import RowVectors, SkippedRows, VectorSource, hits_within
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
 from icepuffin.ops.search.result import Certificate
-from icepuffin.ops.search.row_sources import SourceAnswer
+from icepuffin.ops.search.source_answer import SourceAnswer
 from icepuffin.ops.search.target import SearchTarget, VersionChoice
 from icepuffin.ops.search.tuning import SearchParameters
 
@@ -89,12 +89,9 @@ class RangeSearch:
         answer, reachable, read = self._find(queries, thresholds, matches, k, clock, meter)
         last = answer.hits.first_distances(len(queries), k)[:, -1]
         pruned_from, margins = self._pruner.proof(queries, last, reachable)
-        return replace(
-            answer,
-            strategy="certified",
-            certificate=self._certificate(last, pruned_from, ~reachable, margins),
-            bytes_read=meter.bytes + self._vectors.value_bytes * read.rows * queries.shape[1],
-        )
+        answer.strategy, answer.certificate = "certified", self._certificate(last, pruned_from, ~reachable, margins)
+        answer.bytes_read = meter.bytes + self._vectors.value_bytes * read.rows * queries.shape[1]
+        return answer
 
     def nearest(
         self, queries: F64, k: int, matches: Matches | None, parameters: SearchParameters | None

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icepuffin.ops.messages import plural
-from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.model import ShardId, SnapshotId
 from icepuffin.ops.presentation import SHOWN_ROWS, Grid, Presentation
 from icepuffin.ops.process.stage_clock import StageClock
 from icepuffin.ops.recall.curves import Foresight
 from icepuffin.ops.search.indexed.cold_shards import ColdReads
-from icepuffin.ops.search.indexed.version_search import ShardWork
 from icepuffin.ops.search.measured.live_recall import LiveRecall
 from icepuffin.ops.search.tuning import SearchParameters
 
@@ -49,6 +48,20 @@ class StalePolicy(StrEnum):
     NEAREST_ONLY = "nearest-only"
     """Nearest version alone; the result says that rows may be missing."""
     FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardWork:
+    """Work of one shard for a search."""
+
+    shard_id: ShardId
+    nodes: int
+    queries: int
+    """Queries that probed the shard"""
+    expanded: int
+    """Nodes whose neighbours were visited"""
+    distances: int
+    """Distances computed"""
 
 
 @dataclass(frozen=True, slots=True)

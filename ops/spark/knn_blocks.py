@@ -46,13 +46,8 @@ from icepuffin.ops.rows.element_types import OF_COLUMN
 from icepuffin.ops.rows.vector_column import VectorColumnError, exact_vectors
 from icepuffin.ops.search.arguments import prepare_queries
 from icepuffin.ops.search.errors import QueryError
-from icepuffin.ops.search.indexed.worker import (
-    FileCandidates,
-    SearchRequest,
-    SearchShare,
-    SerializedSearchJob,
-    ShareResult,
-)
+from icepuffin.ops.search.indexed.worker import FileCandidates, SearchRequest, SearchShare, SerializedSearchJob
+from icepuffin.ops.search.source_answer import SourceAnswer
 from icepuffin.ops.spark.spark_types import as_spark
 from icepuffin.ops.tasks.task_runner import BroadcastBytes, received
 
@@ -136,15 +131,16 @@ class WholeBlock:
 class ShareAnswer:
     """What one share has for a block."""
 
-    result: ShareResult
-    """Candidates of `ShareQueries`"""
+    result: SourceAnswer
+    """Answer to `ShareQueries`"""
     places: I64 | None
     """int64[n]: places of these queries in the block; None where they are all of it"""
     block: WholeBlock | None
     """The block itself, with the first share"""
 
-    def of_block(self, candidates: Candidates, count: int) -> Candidates:
-        """Some of its candidates, as those of all `count` queries of the block."""
+    def of_block(self, count: int) -> Candidates:
+        """Its candidates, as those of all `count` queries of the block."""
+        candidates = self.result.candidates
         return candidates if self.places is None else candidates.spread(self.places, count)
 
 
@@ -279,7 +275,7 @@ def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
         first = answers[0].block
         if first is None:
             raise ValueError("the first share has the block")
-        chosen = _selected(answers, join.request.k, first)
+        chosen = _selected(join, answers, first)
         if not join.reads:
             yield from _output(join, chosen.rows, chosen.exact, [])
             continue
@@ -290,16 +286,17 @@ def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
             yield _row(block, part, file, _file_rows(file, positions, chosen.approximate, first.queries))
 
 
-def _selected(answers: Sequence[ShareAnswer], k: int, block: WholeBlock) -> BlockCandidates:
-    scanned = merge_sorted([answer.of_block(answer.result.scanned, block.count) for answer in answers], k)
-    pairs = [(answer, answer.result.indexed) for answer in answers if answer.result.indexed is not None]
-    if not pairs:
-        return BlockCandidates(block.rows, None, scanned)
-    indexed = [answer.of_block(index_answer.candidates, block.count) for answer, index_answer in pairs]
+def _selected(join: Join, answers: Sequence[ShareAnswer], block: WholeBlock) -> BlockCandidates:
+    k, parts = join.request.k, [answer.of_block(block.count) for answer in answers]
+    indexed = [part for part, share in zip(parts, join.shares, strict=True) if share.shards]
+    scanned = [part for part, share in zip(parts, join.shares, strict=True) if not share.shards]
+    exact = merge_sorted(scanned or [Candidates.none(block.count, k)], k)
+    if not indexed:
+        return BlockCandidates(block.rows, None, exact)
     best = merge_sorted(indexed, max(candidates.files.shape[1] for candidates in indexed))
-    if any(index_answer.approximate for _, index_answer in pairs):
-        return BlockCandidates(block.rows, best, scanned)
-    return BlockCandidates(block.rows, None, merge_sorted([best, scanned], k))
+    if any(answer.result.approximate for answer in answers):
+        return BlockCandidates(block.rows, best, exact)
+    return BlockCandidates(block.rows, None, merge_sorted([best, exact], k))
 
 
 def _file_rows(

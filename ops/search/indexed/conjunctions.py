@@ -29,7 +29,9 @@ from icepuffin.ops.model import FileNumber
 from icepuffin.ops.process.process_lock import ProcessLock
 from icepuffin.ops.rows.candidates import Hits
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
-from icepuffin.ops.search.indexed.version_search import ShardWork, most_compared, work_by_shard
+from icepuffin.ops.search.indexed.version_search import COMPARED, most_compared
+from icepuffin.ops.search.result import ShardWork
+from icepuffin.ops.search.source_answer import SourceAnswer, work_by_shard
 from icepuffin.ops.search.tuning import SearchParameters
 from icepuffin.ops.shards.masked_shards import MaskedShard
 
@@ -43,23 +45,6 @@ _NO_POSTINGS = Postings(
 )
 Lists = tuple[int, ...]
 """Numbers of the lists of one look-up, which have no row in common"""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ConjunctionAnswer:
-    """Hits of some queries, each under a condition of its own."""
-
-    hits: Hits
-    """The k nearest; where `rounded_directions`, all that may be among them"""
-    left_out: I64
-    """int64[n]: queries that match so many nodes that a beam is faster"""
-    matching_rows: int
-    """Rows that match, of all other queries together"""
-    how: str
-    """How the conditions were evaluated, in words"""
-    rounded_directions: bool
-    """Whether distances are of directions rounded to f32, as `IndexAnswer` has it"""
-    work: tuple[ShardWork, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,8 +107,10 @@ class ConjunctionSearch:
 
     def search(
         self, queries: F64, conditions: Sequence[tuple[Lists, ...]], k: int, parameters: SearchParameters
-    ) -> ConjunctionAnswer:
-        """The k nearest rows of each query f64[Q, D], prepared; `conditions` has its lists, as of `lists_of`."""
+    ) -> tuple[SourceAnswer, I64]:
+        """(the k nearest rows of each query f64[Q, D], prepared, queries int64[n] without an answer, since they match
+        so many nodes that a beam is faster). `conditions` has the lists of each, as of `lists_of`.
+        """
         nodes, postings = self._nodes, self._postings
         if nodes is None:
             raise ValueError("rows have several nodes: there are no lists for any condition")
@@ -149,16 +136,19 @@ class ConjunctionSearch:
         else:
             with ThreadPoolExecutor(self._threads) as pool:
                 answers = list(pool.map(search_block, firsts))
-        return ConjunctionAnswer(
-            Hits.ranked(
-                [Hits.none(), *(hits for answer in answers for hits in answer.hits)], None if directions else k
-            ),
-            np.concatenate([np.empty(0, np.int64), *(answer.left_out for answer in answers)]),
-            sum(answer.matching_rows for answer in answers),
-            f"by the index's values of {', '.join(self._columns(lists))}",
-            directions,
+        hits = [Hits.none(), *(hits for answer in answers for hits in answer.hits)]
+        left_out = np.concatenate([np.empty(0, np.int64), *(answer.left_out for answer in answers)])
+        answer = SourceAnswer(
+            Hits.ranked(hits, None if directions else k),
+            len(queries) - len(left_out),
+            COMPARED,
             work_by_shard([work for answer in answers for work in answer.work]),
+            matching_rows=sum(answer.matching_rows for answer in answers),
+            condition=f"by the index's values of {', '.join(self._columns(lists))}",
+            parameters=parameters,
+            rounded_directions=directions,
         )
+        return answer, left_out
 
     @cached_property
     def _nodes(self) -> _Nodes | None:

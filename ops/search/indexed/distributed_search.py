@@ -19,18 +19,18 @@ from icepuffin.ops.index.versions.version_reader import OpenVersion
 from icepuffin.ops.model import MIB, FileNumber, ShardId
 from icepuffin.ops.rows.candidates import Candidates, merge_sorted
 from icepuffin.ops.search.exact.scan import SkippedRows
-from icepuffin.ops.search.indexed.version_search import IndexAnswer, together
+from icepuffin.ops.search.indexed.version_search import COMPARED
 from icepuffin.ops.search.indexed.worker import (
     FileCandidates,
     SearchJob,
     SearchRequest,
     SearchShare,
     ShardSummary,
-    ShareResult,
     rank_candidates,
     search_share,
     summarize_shards,
 )
+from icepuffin.ops.search.source_answer import SourceAnswer, work_by_shard
 from icepuffin.ops.search.tuning import RecallModel, SearchParameters
 from icepuffin.ops.shards.masked_shards import ShardMasker
 from icepuffin.ops.shards.shard_keys import shard_keys
@@ -132,7 +132,7 @@ class DistributedVersion:
         """See LoadedVersion; 0 where no answer depends on it."""
         return max((shard.longest for shard in self.shards), default=0.0)
 
-    def search(self, queries: F64, k: int, parameters: SearchParameters, matches: Matches | None) -> IndexAnswer:
+    def search(self, queries: F64, k: int, parameters: SearchParameters, matches: Matches | None) -> SourceAnswer:
         """The same as `search_version`, by tasks; with `matches`, each share takes its own faster way.
 
         Distances are exact. Only a few candidates of shards that lack exact distances are left for the caller to rank.
@@ -145,17 +145,21 @@ class DistributedVersion:
         best = answer.candidates
         if answer.approximate and int((best.files >= 0).sum()) > _RANKED_HERE:
             parts = _parts(queries, best.files.shape[1])
-            ranked = [self._ranked(best.of_queries(rows), queries[rows]) for rows in parts]
-            return replace(answer, candidates=_stacked(ranked), unranked=best, approximate=False)
+            answer.rows = _stacked([self._ranked(best.of_queries(rows), queries[rows]) for rows in parts])
+            answer.unranked, answer.approximate = best, False
         return answer
 
-    def _merged(self, queries: F64, request: SearchRequest) -> IndexAnswer:
-        """The answers of all shares, as one. Candidates are not ranked by the table's vectors."""
-        results = self._find(queries, request)
-        answers = [result.indexed for result in results if result.indexed is not None]
+    def _merged(self, queries: F64, request: SearchRequest) -> SourceAnswer:
+        """The answers of all shares, as one. Where there are many queries, tasks divide them, too. Candidates are not
+        ranked by the table's vectors.
+        """
+        tasks_per_share = -(-self._placed.parallelism // len(self._shares))
+        blocks = max(1, min(tasks_per_share, len(queries) // _MIN_TASK_QUERIES))
+        by_block = self._run(self._placed, queries, self._shares, request, blocks=blocks)
+        answers = [_stacked_answers(results) for results in zip(*by_block, strict=True)]
         widths = [answer.candidates.files.shape[1] for answer in answers]
         directions = any(answer.rounded_directions for answer in answers)
-        width = sum(widths) if directions else max(widths, default=request.k)
+        width = sum(widths) if directions else max(widths)
         return together(answers, merge_sorted([answer.candidates for answer in answers], width))
 
     def scan(
@@ -171,23 +175,14 @@ class DistributedVersion:
         nearest: list[Candidates] = []
         for rows in _parts(queries, k * len(shares)):
             results = self._run(self._runner, queries[rows], shares, request, blocks=1)[0]
-            nearest.append(merge_sorted([result.scanned for result in results], k))
-        for result in results:  # each part reads the same rows
-            skipped.add(result.skipped.count, result.skipped.first)
-        return _stacked(nearest), sum(result.rows for result in results)
-
-    def _find(self, queries: F64, request: SearchRequest) -> list[ShareResult]:
-        """One result per share of the shards. Where there are many queries, tasks divide them, too."""
-        tasks_per_share = -(-self._placed.parallelism // len(self._shares))
-        blocks = max(1, min(tasks_per_share, len(queries) // _MIN_TASK_QUERIES))
-        by_block = self._run(self._placed, queries, self._shares, request, blocks=blocks)
-        if len(by_block) == 1:
-            return by_block[0]
-        return [_joined(results) for results in zip(*by_block, strict=True)]
+            nearest.append(merge_sorted([result.candidates for result in results], k))
+        for own in filter(None, (result.skipped for result in results)):  # each part reads the same rows
+            skipped.add(own.count, own.first)
+        return _stacked(nearest), sum(result.scanned for result in results)
 
     def _run(
         self, runner: TaskRunner, queries: F64, shares: Sequence[SearchShare], request: SearchRequest, *, blocks: int
-    ) -> list[list[ShareResult]]:
+    ) -> list[list[SourceAnswer]]:
         """One result per share, for each block of queries."""
         tasks = [(block, share) for block in np.array_split(queries, blocks) for share in shares]
         results = runner.run(partial(search_share, self._serialized, request), tasks, label="search shards")
@@ -242,17 +237,24 @@ def balanced_shards(opened: OpenVersion, count: int) -> list[tuple[ShardId, ...]
     return [tuple(ShardId(place) for place in group) for group in groups]
 
 
-def _joined(results: Sequence[ShareResult]) -> ShareResult:
-    """The results of one share for blocks of queries, as one result for all queries."""
-    scanned = _stacked([result.scanned for result in results])
-    rows = sum(result.rows for result in results)
-    answers = [result.indexed for result in results if result.indexed is not None]
-    indexed = _stacked_answers(answers) if answers else None
-    return replace(results[0], indexed=indexed, scanned=scanned, rows=rows)
+def together(answers: Sequence[SourceAnswer], candidates: Candidates) -> SourceAnswer:
+    """The answers for parts of a version, or of the queries, as one: with the candidates of all of them. It is exact
+    only if none of them walked a graph.
+    """
+    return SourceAnswer(
+        candidates,
+        len(candidates.files),
+        next((answer.strategy for answer in answers if answer.strategy != COMPARED), COMPARED),
+        work_by_shard([shard for answer in answers for shard in answer.work]),
+        approximate=any(answer.approximate for answer in answers),
+        rounded_directions=any(answer.rounded_directions for answer in answers),
+    )
 
 
-def _stacked_answers(answers: Sequence[IndexAnswer]) -> IndexAnswer:
+def _stacked_answers(answers: Sequence[SourceAnswer]) -> SourceAnswer:
     """The answers for one block of queries after those for another."""
+    if len(answers) == 1:
+        return answers[0]
     return together(answers, _stacked([answer.candidates for answer in answers]))
 
 

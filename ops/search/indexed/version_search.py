@@ -5,7 +5,6 @@ all nodes with a beam that is wide enough to meet matching ones.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,10 +15,11 @@ from icepuffin.ann_kernels.graphs.graph_search import comparing_is_faster
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.filters.matches import Matches
-from icepuffin.ops.model import ShardId
 from icepuffin.ops.rows.candidates import Candidates, merge, nearest_rows
 from icepuffin.ops.search.indexed.cold_shards import MAX_QUERIES, MAX_ROWS, ColdReads
 from icepuffin.ops.search.indexed.loaded_version import LoadedShards, LoadedVersion, ShardsOnDemand
+from icepuffin.ops.search.result import ShardWork
+from icepuffin.ops.search.source_answer import SourceAnswer, work_by_shard
 from icepuffin.ops.search.tuning import SearchParameters
 from icepuffin.ops.shards.masked_shards import MaskedShard
 
@@ -33,53 +33,6 @@ EXTRA_ROWS = 8
 """Rows beyond k that are compared at first, because some may be as near as the k-th"""
 
 
-@dataclass(frozen=True, slots=True)
-class ShardWork:
-    """Work of one shard for a search."""
-
-    shard_id: ShardId
-    nodes: int
-    queries: int
-    """Queries that probed the shard"""
-    expanded: int
-    """Nodes whose neighbours were visited"""
-    distances: int
-    """Distances computed"""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class IndexAnswer:
-    """Candidates that an index version gives for some queries."""
-
-    candidates: Candidates
-    strategy: str
-    """Strategy as `Profile.strategy` has it"""
-    approximate: bool = False
-    """Whether distances are of codes or of rounded vectors, and candidates have to be reranked"""
-    rounded_directions: bool = False
-    """Whether distances are of directions rounded to f32. All rows that may be among the k nearest are here then, and
-    the data files decide where rounding leaves it in doubt
-    """
-    unranked: Candidates | None = None
-    """Candidates as the index ranks them, where `candidates` are those by exact distances"""
-    work: tuple[ShardWork, ...] = ()
-    """Work of each shard that was searched"""
-    matching_rows: int | None = None
-    """Live rows that satisfy the condition; None without one, and where they are to be counted apart"""
-    cold: ColdReads | None = None
-    """What was read of shards that were searched through their cells; None where there are none"""
-
-    @property
-    def expanded(self) -> int:
-        """Nodes whose neighbours were visited."""
-        return sum(shard.expanded for shard in self.work)
-
-    @property
-    def computed(self) -> int:
-        """Distances computed."""
-        return sum(shard.distances for shard in self.work)
-
-
 def search_version(
     version: LoadedVersion,
     queries: F64,
@@ -88,62 +41,54 @@ def search_version(
     matches: Matches | None,
     *,
     threads: int,
-) -> IndexAnswer:
-    """The k nearest rows that the version covers (and that match). `queries` f64[Q, D] prepared.
+    probed: Bool | None = None,
+) -> SourceAnswer:
+    """The k nearest rows that the version covers (and that match). `queries` f64[Q, D] prepared. Distances may have to
+    be replaced by those of the table's vectors.
 
     Without a condition, queries whose shards have fewer than k rows go on in the shards that were left out. The caller
-    who gave the number of shards gets no others.
+    who gave the number of shards, or the shards of each query as `probed` bool[Q, shards], gets no others.
     """
-    answer = search_shards(version, queries, k, parameters, matches, threads=threads)
-    if matches is not None or parameters.shards is not None or not version.recall_model.leaves_out_shards(parameters):
+    if matches is not None:
+        return _search_matches(version, queries, k, parameters, matches, threads=threads)
+    chosen = version.recall_model.probed(queries, parameters) if probed is None else probed
+    answer = _walk(version, version.shards, queries, k, parameters, chosen, threads=threads)
+    if chosen is None or probed is not None or parameters.shards is not None:
         return answer
     short = np.flatnonzero(answer.candidates.padded(k).files[:, k - 1] < 0)
     if not len(short):
         return answer
-    probed = _not_searched(version, queries, short, parameters, answer)
-    others = _walk(version, version.shards, queries[short], k, parameters, probed, threads=threads)
+    walked = np.zeros(chosen.shape[1], np.bool_)
+    walked[[shard.shard_id for shard in answer.work]] = True
+    by_cells = chosen.any(axis=0) & ~walked  # for every query, whichever it was that probes the shard
+    left = ~(chosen[short] | by_cells)
+    others = _walk(version, version.shards, queries[short], k, parameters, left, threads=threads)
     parts = [answer.candidates, others.candidates.spread(short, len(queries))]
-    work = work_by_shard([*answer.work, *others.work])
-    cold = answer.cold.plus(others.cold) if answer.cold and others.cold else answer.cold or others.cold
-    return replace(
-        answer,
-        candidates=merge(parts, max(part.files.shape[1] for part in parts)),
-        strategy=_strategy(work, cold),
-        work=work,
-        cold=cold,
-    )
+    answer.rows = merge(parts, max(part.files.shape[1] for part in parts))
+    answer.work = work_by_shard([*answer.work, *others.work])
+    answer.cold = answer.cold.plus(others.cold) if answer.cold and others.cold else answer.cold or others.cold
+    answer.strategy = _strategy(answer.work, answer.cold)
+    return answer
 
 
-def search_shards(
-    version: LoadedVersion,
-    queries: F64,
-    k: int,
-    parameters: SearchParameters,
-    matches: Matches | None,
-    *,
-    threads: int,
-    probed: Bool | None = None,
-) -> IndexAnswer:
-    """The nearest rows of the shards that the parameters choose, which may be fewer than k.
-
-    `probed` bool[Q, shards]: other shards for each query, where there is no condition.
-    """
-    if matches is None:
-        probed = version.recall_model.probed(queries, parameters) if probed is None else probed
-        return _walk(version, version.shards, queries, k, parameters, probed, threads=threads)
+def _search_matches(
+    version: LoadedVersion, queries: F64, k: int, parameters: SearchParameters, matches: Matches, *, threads: int
+) -> SourceAnswer:
+    """The nearest matching rows: each compared, or met by a beam, whichever is faster."""
     shards = version.restricted_shards(matches)
     matching = sum(shard.searcher.live_count for shard in shards)
     if not matching:
-        return IndexAnswer(Candidates.none(len(queries), k), COMPARED)
-    matching_rows = matches.count_by_nodes(matching, sum(shard.searcher.live_count for shard in version.shards))
+        return SourceAnswer(Candidates.none(len(queries), k), len(queries), COMPARED)
     width = _width(parameters.search_list, k, matching / sum(shard.nodes for shard in shards))
     coded = all(shard.searcher.compares_codes for shard in shards)
     if comparing_is_faster(matching, width * len(shards), coded=coded) and not version.lean:
         answer = _compare(version, shards, queries, k if version.exact else k * parameters.oversample)
-        return replace(answer, matching_rows=matching_rows)
-    probed, meeting = version.recall_model.probed(queries, parameters), _MATCHES_IN_BEAM * k
-    answer = _walk(version, shards, queries, k, parameters, probed, threads=threads, widest=width, meeting=meeting)
-    return replace(answer, strategy="filtered beam", matching_rows=matching_rows)
+    else:
+        probed, meeting = version.recall_model.probed(queries, parameters), _MATCHES_IN_BEAM * k
+        answer = _walk(version, shards, queries, k, parameters, probed, threads=threads, widest=width, meeting=meeting)
+        answer.strategy = "filtered beam"
+    answer.matching_rows = matches.count_by_nodes(matching, sum(shard.searcher.live_count for shard in version.shards))
+    return answer
 
 
 def most_compared(version: LoadedVersion, k: int, parameters: SearchParameters) -> int:
@@ -176,35 +121,6 @@ def exact_distances(version: LoadedVersion, queries: F64, k: int, matches: Match
     return compared.candidates.padded(k).distances[:, :k]
 
 
-def strategy_of(answers: Sequence[IndexAnswer]) -> str:
-    """The strategy of answers for parts of one version. It is exact only if none of them walked a graph."""
-    strategies = [answer.strategy for answer in answers]
-    return next((strategy for strategy in strategies if strategy != COMPARED), COMPARED if strategies else "beam")
-
-
-def together(answers: Sequence[IndexAnswer], candidates: Candidates) -> IndexAnswer:
-    """The answers for parts of one version, or of the queries, as one: with the candidates of all of them."""
-    return IndexAnswer(
-        candidates,
-        strategy_of(answers),
-        approximate=any(answer.approximate for answer in answers),
-        rounded_directions=any(answer.rounded_directions for answer in answers),
-        work=work_by_shard([shard for answer in answers for shard in answer.work]),
-    )
-
-
-def work_by_shard(work: Sequence[ShardWork]) -> tuple[ShardWork, ...]:
-    """The work of each shard, summed over blocks of queries; by shard id."""
-    total: dict[ShardId, ShardWork] = {}
-    for shard in work:
-        before = total.get(shard.shard_id)
-        total[shard.shard_id] = shard if before is None else ShardWork(
-            shard.shard_id, shard.nodes, before.queries + shard.queries, before.expanded + shard.expanded,
-            before.distances + shard.distances,
-        )  # fmt: skip
-    return tuple(total[shard_id] for shard_id in sorted(total))
-
-
 def _walk(
     version: LoadedVersion,
     shards: LoadedShards | ShardsOnDemand,
@@ -216,7 +132,7 @@ def _walk(
     threads: int,
     widest: int = 0,
     meeting: int = 0,
-) -> IndexAnswer:
+) -> SourceAnswer:
     """The k nearest candidates (k x oversample where distances are not exact) of those of a version's shards, maybe
     restricted, that each query probes: bool[Q, shards], or all.
 
@@ -252,25 +168,14 @@ def _walk(
     if parts and len(intervals) == len(parts):
         parts = _in_reach(parts, intervals, k)
     best = merge(parts or [Candidates.none(len(queries), count)], count)
-    return IndexAnswer(best, _strategy(work, cold), approximate=not version.exact, work=tuple(work), cold=cold)
+    return SourceAnswer(
+        best, len(queries), _strategy(work, cold), tuple(work), approximate=not version.exact, cold=cold
+    )
 
 
 def _strategy(work: Sequence[ShardWork], cold: ColdReads | None) -> str:
     """The strategy of walks through some shards, and of reading cells of others."""
     return "beam" if cold is None else CELLS if not work else f"{CELLS}, beam"
-
-
-def _not_searched(
-    version: LoadedVersion, queries: F64, short: I64, parameters: SearchParameters, answer: IndexAnswer
-) -> Bool:
-    """bool[n, shards]: the shards that were not searched for each of the queries int64[n], in an answer to all."""
-    probed = version.recall_model.probed(queries, parameters)
-    if probed is None:
-        raise ValueError("every query probes all shards")
-    walked = np.zeros(probed.shape[1], np.bool_)
-    walked[[shard.shard_id for shard in answer.work]] = True
-    by_cells = probed.any(axis=0) & ~walked  # for every query, whichever it was that probes the shard
-    return ~(probed[short] | by_cells)
 
 
 def _search_cells(
@@ -310,7 +215,7 @@ def _in_reach(parts: Sequence[Candidates], intervals: Sequence[tuple[F64, F64]],
     return [part.without(lowest > limits) for part, (lowest, _) in zip(parts, intervals, strict=True)]
 
 
-def _compare(version: LoadedVersion, shards: Iterable[MaskedShard], queries: F64, k: int) -> IndexAnswer:
+def _compare(version: LoadedVersion, shards: Iterable[MaskedShard], queries: F64, k: int) -> SourceAnswer:
     """The k nearest candidates by comparing every live node of some shards, those of a version, with every query."""
     directions = version.exact and version.metric is Metric.COSINE
     parts, work = [], []
@@ -320,12 +225,13 @@ def _compare(version: LoadedVersion, shards: Iterable[MaskedShard], queries: F64
         parts.append(_nearest_and_doubtful(shard, queries, k) if directions else shard.compare(queries, k))
         work.append(ShardWork(shard_id, shard.nodes, len(queries), 0, count * len(queries)))
     width = sum(distances.shape[1] for _, distances in parts) if directions else k
-    return IndexAnswer(
+    return SourceAnswer(
         nearest_rows(parts, width) if parts else Candidates.none(len(queries), k),
+        len(queries),
         COMPARED,
+        tuple(work),
         approximate=not version.exact,
         rounded_directions=directions,
-        work=tuple(work),
     )
 
 

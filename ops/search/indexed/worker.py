@@ -23,13 +23,14 @@ from icepuffin.ops.index.versions.version_reader import OpenVersion
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
 from icepuffin.ops.process.lru_cache import LruCache
 from icepuffin.ops.process.process_lock import ProcessLock
-from icepuffin.ops.rows.candidates import Candidates, table_distances
+from icepuffin.ops.rows.candidates import table_distances
 from icepuffin.ops.rows.row_reader import RowReader
 from icepuffin.ops.rows.vector_column import element_type_of, exact_vectors, holds_doubles
 from icepuffin.ops.search.errors import IndexUnavailableError
 from icepuffin.ops.search.exact.scan import SkippedRows, VectorSource, scan
 from icepuffin.ops.search.indexed.loaded_version import version_of
-from icepuffin.ops.search.indexed.version_search import IndexAnswer, search_shards
+from icepuffin.ops.search.indexed.version_search import search_version
+from icepuffin.ops.search.source_answer import SourceAnswer
 from icepuffin.ops.search.tuning import RecallModel, SearchParameters
 from icepuffin.ops.shards.masked_shards import MaskedShard, ShardMasker
 from icepuffin.ops.storage import StorageError
@@ -121,7 +122,7 @@ class SearchRequest:
 
 @dataclass(frozen=True, slots=True)
 class SearchShare:
-    """One task's share of a version's shards and of the freshness tail."""
+    """One task's share: shards of a version, or files of the freshness tail."""
 
     shards: tuple[ShardId, ...] = ()
     files: tuple[FileNumber, ...] = ()
@@ -145,20 +146,6 @@ class FileCandidates:
         """Candidates at `positions` of a file, of queries[query]; only queries with a candidate are kept."""
         present, places = np.unique(query, return_inverse=True)
         return cls(file, positions, places.astype(np.int64), queries[present])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ShareResult:
-    """Candidates that one share has for some queries."""
-
-    indexed: IndexAnswer | None
-    """Answer of the shards; None where the share has none"""
-    scanned: Candidates
-    """Candidates of the files that were scanned"""
-    rows: int
-    """Rows scanned"""
-    skipped: SkippedRows
-    """Rows without a distance, of those to be scanned"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,24 +210,24 @@ class SearchWorker:
             return None
         return self.recall_model.probed_in_the_end(queries, request.parameters, request.k, self.job.live_rows)
 
-    def find(self, queries: F64, share: SearchShare, request: SearchRequest, probed: Bool | None = None) -> ShareResult:
+    def find(
+        self, queries: F64, share: SearchShare, request: SearchRequest, probed: Bool | None = None
+    ) -> SourceAnswer:
         """The k nearest rows of the share (more where distances are not exact). `queries` f64[Q, D] prepared.
 
         `probed` bool[Q, shards]: the shards of each query, where they are chosen already.
         """
-        job = self.job
-        indexed = self._search(queries, share.shards, request, probed) if share.shards else None
-        scanned, rows, skipped = Candidates.none(len(queries), request.k), 0, SkippedRows()
-        if share.files:
-            dims = None if job.opened is None else job.opened.routing.dims
-            source = VectorSource(job.live, job.schema, job.field_id, job.metric, job.storage, dims)
-            counted = None if request.strict else skipped
-            scanned, rows = scan(source, queries, request.k, share.files, request.matches, counted)
-        return ShareResult(indexed, scanned, rows, skipped)
+        if share.shards:
+            return self._search(queries, share.shards, request, probed)
+        job, skipped = self.job, None if request.strict else SkippedRows()
+        dims = None if job.opened is None else job.opened.routing.dims
+        source = VectorSource(job.live, job.schema, job.field_id, job.metric, job.storage, dims)
+        candidates, rows = scan(source, queries, request.k, share.files, request.matches, skipped)
+        return SourceAnswer(candidates, len(queries), "scan", scanned=rows, skipped=skipped)
 
     def _search(
         self, queries: F64, shard_ids: Sequence[ShardId], request: SearchRequest, probed: Bool | None
-    ) -> IndexAnswer:
+    ) -> SourceAnswer:
         parameters, job = request.parameters, self.job
         if parameters is None:
             raise ValueError("a version is searched with parameters")
@@ -255,10 +242,11 @@ class SearchWorker:
             column_is_double=job.column_is_double,
             recall_model=self.recall_model,
         )
-        answer = search_shards(
+        answer = search_version(
             version, queries, request.k, parameters, request.matches, threads=job.threads, probed=probed
         )
-        return replace(answer, approximate=answer.approximate and parameters.rerank)
+        answer.approximate = answer.approximate and parameters.rerank
+        return answer
 
     def _shard(self, shard_id: ShardId) -> MaskedShard:
         """A shard, masked. Those that were used last stay so, within the budget of the cache's memory."""
@@ -302,7 +290,9 @@ def summarize_shards(serialized: SerializedSearchJob, shard_ids: tuple[ShardId, 
         return str(error)
 
 
-def search_share(serialized: SerializedSearchJob, request: SearchRequest, task: tuple[F64, SearchShare]) -> ShareResult:
+def search_share(
+    serialized: SerializedSearchJob, request: SearchRequest, task: tuple[F64, SearchShare]
+) -> SourceAnswer:
     """Body of a task: one share for one block of queries."""
     return serialized.worker().find(*task, request)
 

@@ -131,7 +131,7 @@ class RecallTrial:
             parameters.probe_slack,
             float(recalls.mean()),
             margin_of(recalls),
-            answer.computed / count,
+            answer.distances / count,
             sum(shard.queries for shard in answer.work) / count,
         )
 

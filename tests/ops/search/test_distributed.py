@@ -35,8 +35,8 @@ from icepuffin.ops.search import (
     open_index,
 )
 from icepuffin.ops.search.indexed import distributed_search
-from icepuffin.ops.search.indexed.distributed_search import balanced
-from icepuffin.ops.search.indexed.version_search import IndexAnswer, strategy_of
+from icepuffin.ops.search.indexed.distributed_search import balanced, together
+from icepuffin.ops.search.source_answer import SourceAnswer
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext, TaskRunner
@@ -279,14 +279,14 @@ def test_the_tree_merges_as_sorting_does(seed: int, parts: int, k: int) -> None:
 @pytest.mark.parametrize(
     ("ways", "way"),
     [
-        ((), "beam"),
         (("exact over matches", "exact over matches"), "exact over matches"),
         (("exact over matches", "filtered beam"), "filtered beam"),
         (("filtered beam", "exact over matches"), "filtered beam"),
     ],
 )
 def test_an_answer_is_exact_only_where_every_group_compared(ways: tuple[str, ...], way: str) -> None:
-    assert strategy_of([IndexAnswer(Candidates.none(1, 3), each) for each in ways]) == way
+    none = Candidates.none(1, 3)
+    assert together([SourceAnswer(none, 1, each) for each in ways], none).strategy == way
 
 
 def rows_of(vectors: npt.NDArray[np.float32]) -> pa.Table:
