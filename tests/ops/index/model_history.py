@@ -29,7 +29,8 @@ Vectors = npt.NDArray[np.float32]
 MAX_ROWS = 4_000
 """Rows that a table ever has"""
 FEWEST_ROWS = 80
-DIMS = (6, 8, 12, 16, 24)
+DIMS = (8, 10, 12, 16, 24)
+"""Of which rotated codes take each"""
 K = 10
 QUERIES = 8
 SAMPLING_ERROR = 0.15
