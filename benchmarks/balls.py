@@ -55,10 +55,10 @@ def probe(centers: npt.NDArray[np.float32], spread: float, rng: np.random.Genera
     """One ball per file."""
     files, dims = centers.shape
     begun = time.perf_counter()
-    balls = FileBalls(files, np.arange(files), centers, np.full(files, spread))
+    balls = FileBalls(files, np.arange(files), centers, np.full(files, spread), Metric.COSINE)
     opening = time.perf_counter() - begun
     queries = _units(rng, _TIMES, dims).astype(np.float64)
-    milliseconds = [_milliseconds(lambda query=query: balls.bounds(query[None], Metric.COSINE)) for query in queries]
+    milliseconds = [_milliseconds(lambda query=query: balls.bounds(query[None])) for query in queries]
     if balls.codes is None:
         raise ValueError("the centres have no codes")
     codes = balls.codes.codes.space.codes.view(np.uint64)

@@ -7,11 +7,13 @@ Under cosine the index holds directions that were rounded to f32. What they leav
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels.arrays import F64, Bool
+from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ann_kernels.distances.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.filters.matches import Matches
@@ -22,10 +24,10 @@ from icepuffin.ops.rows.datafile import batch_rows
 from icepuffin.ops.rows.row_reader import Meter, RowReader
 from icepuffin.ops.search.arguments import RangeThresholds
 from icepuffin.ops.search.exact.file_scans import FileScans, FilesRead
-from icepuffin.ops.search.exact.pruning import FilePruner
+from icepuffin.ops.search.exact.pruning import FileBalls, read_balls
 from icepuffin.ops.search.exact.scan import RowVectors, SkippedRows, VectorSource, hits_within
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
-from icepuffin.ops.search.result import Certificate
+from icepuffin.ops.search.result import Certificate, Pruning
 from icepuffin.ops.search.source_answer import SourceAnswer
 from icepuffin.ops.search.target import SearchTarget, VersionChoice
 from icepuffin.ops.search.tuning import SearchParameters
@@ -56,7 +58,7 @@ class RangeSearch:
         self._live = target.live
         self._vectors = vectors
         self._is_complete = is_complete
-        self._pruner = FilePruner(target, choice)
+        self._read_balls = partial(read_balls, target, choice)
         here = choice.here
         self._version = here if here is not None and here.exact and len(here.shards) else None
         """Version whose vectors are compared; None where they are rounded, or not in this process"""
@@ -88,7 +90,7 @@ class RangeSearch:
         thresholds = RangeThresholds(farthest * _SLACK, inclusive=True, metric=metric)
         answer, reachable, read = self._find(queries, thresholds, matches, k, clock, meter)
         last = answer.hits.first_distances(len(queries), k)[:, -1]
-        pruned_from, margins = self._pruner.proof(queries, last, reachable)
+        pruned_from, margins = self._balls.proof(queries, last, ~reachable)
         answer.strategy, answer.certificate = "certified", self._certificate(last, pruned_from, ~reachable, margins)
         answer.bytes_read = meter.bytes + self._vectors.value_bytes * read.rows * queries.shape[1]
         return answer
@@ -102,7 +104,7 @@ class RangeSearch:
         query: its bound is over the distance of the k-th row by then.
         Memory: a bound of 8 bytes for each pair of a query and a file.
         """
-        bounds, unreadable = self._pruner.bounds(queries)
+        bounds = self._balls.bounds(queries)
         matching = (number for number in self._scanned if matches is None or number in matches.positions)
         numbers = np.array(list(matching), np.intp)
         order = numbers[np.argsort(bounds.min(axis=0, initial=np.inf)[numbers], kind="stable")]
@@ -116,7 +118,7 @@ class RangeSearch:
                 in_reach |= nearest[members] <= last
             members = members[in_reach]
             group, least = [FileNumber(number) for number in members.tolist()], bounds[:, members]
-            scan = self._files.nearest(queries, k, group, least, farthest, matches, self._pruner.refined, read)
+            scan = self._files.nearest(queries, k, group, least, farthest, matches, self._balls.refined, read)
             bounds[:, members] = least
             best = merge_sorted([best, scan.candidates], k)
             pruned[list(scan.files)] = False
@@ -132,12 +134,22 @@ class RangeSearch:
             condition="" if matches is None else matches.how,
             scanned=compared,
             bytes_read=self._vectors.value_bytes * compared * queries.shape[1],
-            pruning=self._pruner.saved(pruned),
+            pruning=self._saved(pruned),
             certificate=proof,
             tier=read.tier,
             where=f"the index has no graphs: {self._files.where(read)}",
-            warnings=(*unreadable, *skipped.warnings),
+            warnings=(*self._balls.warnings, *skipped.warnings),
         )
+
+    @cached_property
+    def _balls(self) -> FileBalls:
+        """The balls by which files are pruned: read with the first query that needs them."""
+        return self._read_balls()
+
+    def _saved(self, pruned: Bool) -> Pruning:
+        """What it saves not to read the files `pruned` bool[files]."""
+        rows = np.array([file.record_count for file in self._live.files], np.int64)
+        return Pruning(len(rows), int(pruned.sum()), int(rows.sum()), int(rows[pruned].sum()), self._balls.why)
 
     def _certificate(self, last: F64, pruned_from: F64, pruned: Bool, margins: F64) -> Certificate:
         """The proof of an answer, by the distances f64[Q] of its last rows, and the margins f64[n] of pruned files."""
@@ -160,7 +172,7 @@ class RangeSearch:
         `meter` counts what is read to resolve the rounding of directions.
         """
         directions = self._version is not None and thresholds.metric is Metric.COSINE
-        reachable, unreadable = self._pruner.reachable(queries, thresholds)
+        reachable = self._balls.reachable(queries, thresholds)
         clock.lap("prune")
         files, read = [number for number in self._scanned if reachable[number]], FilesRead()
         indexed = index_rows(self._version, reachable, matches) if self._version else ()
@@ -183,10 +195,10 @@ class RangeSearch:
             scanned=self._live.record_count_of(files),
             bytes_read=self._vectors.value_bytes * compared * queries.shape[1] + meter.bytes,
             condition="" if matches is None else matches.how,
-            pruning=self._pruner.saved(~reachable),
+            pruning=self._saved(~reachable),
             tier=read.tier,
             where=f"the index is in this process's memory; {where}" if self._version else where,
-            warnings=(*unreadable, *scan.skipped.warnings),
+            warnings=(*self._balls.warnings, *scan.skipped.warnings),
         )
         return answer, reachable, read
 

@@ -362,7 +362,7 @@ EDITS = (
     ),
     Edit(
         "for l2 and cosine; not for the inner product",
-        "_read_balls", "if self._target.metric is Metric.INNER_PRODUCT:", "if False:",
+        "read_balls", "if target.metric is Metric.INNER_PRODUCT:", "if False:",
         "test_inner_product_prunes_nothing_and_says_why",
     ),
     Edit(

@@ -1,6 +1,7 @@
 """Files that cannot hold a row within a distance: the centroid index and the triangle inequality."""
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from icepuffin.ops.model import FileNumber, LiveFiles
 from icepuffin.ops.search.arguments import RangeThresholds
 from icepuffin.ops.search.indexed.distributed_search import DistributedVersion
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
-from icepuffin.ops.search.result import Pruning
 from icepuffin.ops.search.target import SearchTarget, VersionChoice
 from icepuffin.ops.storage import StorageError, relative_to
 from icepuffin.puffin.blobs.centroid_blob import CentroidIndex
@@ -45,10 +45,16 @@ class FileBalls:
     """f32[E, D], prepared as vectors are"""
     radii: F64
     """f64[E], Euclidean"""
+    metric: Metric
+    """Metric by which distances are reported"""
+    is_rounded: bool = False
+    """Whether the balls enclose rows that were rounded to f32, and the rows are compared as they were before"""
+    why: str = ""
+    """Means by which files are pruned, or the reason why they are not"""
+    warnings: tuple[str, ...] = ()
+    """Warnings of what is unreadable"""
     reaches: F64 = field(init=False)
     """f64[E]: radii, as large as they may truly be"""
-    wide_reaches: F64 = field(init=False)
-    """f64[E]: the same where the balls enclose rows that were rounded to f32"""
     codes: CodedBounds | None = field(init=False)
     """Codes of the centres; None where they have none, or are few"""
     starts: I64 = field(init=False)
@@ -59,56 +65,50 @@ class FileBalls:
         for name in ("numbers", "centers", "radii"):
             object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name)[order]))
         reaches = self.radii * (1 + self.centers.shape[1] * _ROUNDING)
+        if self.is_rounded or self.metric is Metric.COSINE:
+            reaches = reaches + _ROUNDING * (lengths(self.centers) + self.radii)
         object.__setattr__(self, "reaches", reaches)
-        object.__setattr__(self, "wide_reaches", reaches + _ROUNDING * (lengths(self.centers) + self.radii))
         object.__setattr__(
             self, "codes", CodedBounds.from_vectors(self.centers) if len(self.radii) >= _FEWEST_CODED else None
         )
         object.__setattr__(self, "starts", np.flatnonzero(np.diff(self.numbers, prepend=-1)))
 
     @classmethod
-    def none(cls, files: int, dims: int) -> "FileBalls":
+    def none(cls, files: int, dims: int, metric: Metric, why: str, warnings: tuple[str, ...] = ()) -> "FileBalls":
         """No ball around any file: no file is out of reach."""
-        return cls(files, np.empty(0, np.int64), np.empty((0, dims), np.float32), np.empty(0))
+        empty = np.empty(0, np.int64), np.empty((0, dims), np.float32), np.empty(0)
+        return cls(files, *empty, metric, why=why, warnings=warnings)
 
-    @property
-    def description(self) -> str:
-        """Number of balls and of their files, in words."""
-        return f"{plural(len(self.radii), 'ball')} of the centroid index, of {plural(len(self.starts), 'file')}"
-
-    def reachable(self, queries: F64, thresholds: RangeThresholds, *, rounded: bool = False) -> Bool:
+    def reachable(self, queries: F64, thresholds: RangeThresholds) -> Bool:
         """bool[files]: whether a row of the file may be within the threshold of any query; True without a ball.
 
         `queries` f64[Q, D] prepared. No row is lost to rounding: radii were summed up in f32, and are taken as large as
-        they may truly be. `rounded`: the balls enclose rows that were rounded to f32, and the rows are compared as they
-        were before.
+        they may truly be.
         """
         reachable = np.ones(self.files, np.bool_)
         if not len(self.numbers):
             return reachable
         reachable[self.numbers] = False
-        reaches = self._reaches(thresholds.metric, rounded=rounded)
         limits = thresholds.euclidean() * (1 + _ROUNDING) + _TINY
         for query, limit in zip(queries, limits, strict=True):
-            doubtful = np.flatnonzero(~(self._least_gaps(query, reaches) > limit))  # NaN rules out nothing
+            doubtful = np.flatnonzero(~(self._least_gaps(query) > limit))  # NaN rules out nothing
             doubtful = doubtful[~reachable[self.numbers[doubtful]]]
-            in_reach = doubtful[~(self._gaps(query, doubtful, reaches) > limit)]
+            in_reach = doubtful[~(self._gaps(query, doubtful) > limit)]
             reachable[self.numbers[in_reach]] = True
         return reachable
 
-    def bounds(self, queries: F64, metric: Metric, *, rounded: bool = False) -> F64:
-        """f64[Q, files]: a distance, as `metric` reports it, that no row of a file is under; 0 without a ball.
+    def bounds(self, queries: F64) -> F64:
+        """f64[Q, files]: a distance that no row of a file is under; 0 without a ball. Not by inner product.
 
-        `rounded` as in `reachable`. By codes: `refined` gives a bound that is somewhat higher.
+        By codes: `refined` gives a bound that is somewhat higher.
         """
         nearest = np.zeros((len(queries), self.files))
-        reaches = self._reaches(metric, rounded=rounded)
         for place, query in enumerate(queries if len(self.starts) else ()):
-            gaps = np.minimum.reduceat(self._least_gaps(query, reaches), self.starts)
-            nearest[place, self.numbers[self.starts]] = _reported(gaps, metric)
+            gaps = np.minimum.reduceat(self._least_gaps(query), self.starts)
+            nearest[place, self.numbers[self.starts]] = _reported(gaps, self.metric)
         return nearest
 
-    def refined(self, queries: F64, number: FileNumber, metric: Metric, *, rounded: bool = False) -> F64:
+    def refined(self, queries: F64, number: FileNumber) -> F64:
         """f64[Q]: the same for one file, by the centres of its balls."""
         first, last = np.searchsorted(self.numbers, (number, number + 1))
         nearest = np.zeros(len(queries))
@@ -117,48 +117,43 @@ class FileBalls:
         for start in range(0, len(queries) if len(centers) else 0, step):
             difference = centers - queries[start : start + step, None]
             distances = np.sqrt(np.einsum("qbd,qbd->qb", difference, difference))
-            gaps = distances - self._reaches(metric, rounded=rounded)[first:last]
+            gaps = distances - self.reaches[first:last]
             nearest[start : start + step] = gaps.min(axis=1)
-        return _reported(nearest, metric)
+        return _reported(nearest, self.metric)
 
-    def proof(self, queries: F64, last: F64, files: Bool, metric: Metric, *, rounded: bool = False) -> tuple[F64, F64]:
+    def proof(self, queries: F64, last: F64, files: Bool) -> tuple[F64, F64]:
         """(f64[Q]: a distance that no row of `files` is under, f64[n]: how much farther than `last` f64[Q] the rows of
         each of these n files are at least, for the query for which that is least). inf where there is nothing.
 
-        As `metric` reports distances. `files` bool[files] have balls, all of them farther than `last`. `rounded` as in
-        `reachable`. Margins are by codes, where these tell.
+        `files` bool[files] have balls, all of them farther than `last`. Margins are by codes, where these tell.
         """
         balls = np.flatnonzero(files[self.numbers])
         starts = np.flatnonzero(np.diff(self.numbers[balls], prepend=-1))
         nearest, margins = np.full(len(queries), np.inf), np.full(len(starts), np.inf)
-        reaches = self._reaches(metric, rounded=rounded)
         for place, query in enumerate(queries if len(balls) else ()):
-            gaps = self._least_gaps(query, reaches)[balls]
-            first = self._gaps(query, balls[[gaps.argmin()]], reaches)
-            doubtful = np.flatnonzero((gaps <= first) | (_reported(gaps, metric) <= last[place]))
-            gaps[doubtful] = self._gaps(query, balls[doubtful], reaches)
+            gaps = self._least_gaps(query)[balls]
+            first = self._gaps(query, balls[[gaps.argmin()]])
+            doubtful = np.flatnonzero((gaps <= first) | (_reported(gaps, self.metric) <= last[place]))
+            gaps[doubtful] = self._gaps(query, balls[doubtful])
             nearest[place] = gaps.min()  # no other than those `<= first` can be nearer
-            bounds = _reported(np.minimum.reduceat(gaps, starts), metric)
+            bounds = _reported(np.minimum.reduceat(gaps, starts), self.metric)
             margins = np.minimum(margins, bounds - last[place])
-        return _reported(nearest, metric), margins
+        return _reported(nearest, self.metric), margins
 
-    def _reaches(self, metric: Metric, *, rounded: bool) -> F64:
-        return self.wide_reaches if rounded or metric is Metric.COSINE else self.reaches
-
-    def _least_gaps(self, query: F64, reaches: F64) -> F64:
+    def _least_gaps(self, query: F64) -> F64:
         """f64[E]: distances that no ball's surface is under, from a query f64[D]; negative if it may be inside."""
         if self.codes is None:
-            return self._gaps(query, np.arange(len(reaches)), reaches)
-        return self.codes.least_distances(query) - reaches
+            return self._gaps(query, np.arange(len(self.reaches)))
+        return self.codes.least_distances(query) - self.reaches
 
-    def _gaps(self, query: F64, balls: I64, reaches: F64) -> F64:
+    def _gaps(self, query: F64, balls: I64) -> F64:
         """f64[n]: Euclidean distances of the surfaces of balls int64[n] from a query; negative if it is inside."""
         distances = np.empty(len(balls))
         step = max(1, _BYTES_AT_ONCE // (8 * max(1, self.centers.shape[1])))
         for start in range(0, len(balls), step):
             difference = self.centers[balls[start : start + step]].astype(np.float64) - query
             distances[start : start + step] = np.sqrt(np.einsum("ij,ij->i", difference, difference))
-        return np.asarray(distances - reaches[balls])
+        return np.asarray(distances - self.reaches[balls])
 
 
 def _reported(gaps: F64, metric: Metric) -> F64:
@@ -169,73 +164,21 @@ def _reported(gaps: F64, metric: Metric) -> F64:
     return np.asarray(nearest**2 / 2) if metric is Metric.COSINE else nearest
 
 
-class FilePruner:
-    """Decides which files a range search reads. The balls are read with the first query that needs them; thread-safe.
-
-    The balls are those of the version that answers.
+def read_balls(target: SearchTarget, choice: VersionChoice) -> FileBalls:
+    """The balls of the version that answers. Where there are none, or they cannot be read, nothing is pruned, and
+    answers stay right.
     """
-
-    def __init__(self, target: SearchTarget, choice: VersionChoice) -> None:
-        self._target = target
-        self._choice = choice
-        self._is_rounded = choice.loaded is not None and choice.loaded.column_is_double
-        self._read: _ReadBalls | None = None
-
-    def reachable(self, queries: F64, thresholds: RangeThresholds) -> tuple[Bool, tuple[str, ...]]:
-        """(bool[files] that may hold a row under a threshold, warnings of what is unreadable)."""
-        read = self._balls
-        return read.balls.reachable(queries, thresholds, rounded=self._is_rounded), read.warnings
-
-    def bounds(self, queries: F64) -> tuple[F64, tuple[str, ...]]:
-        """(f64[Q, files]: a distance that no row of a file is under, warnings of what is unreadable). Not by inner
-        product.
-        """
-        read = self._balls
-        return read.balls.bounds(queries, self._target.metric, rounded=self._is_rounded), read.warnings
-
-    def refined(self, queries: F64, number: FileNumber) -> F64:
-        """f64[Q]: the bound of one file: it may be higher than that of `bounds`."""
-        return self._balls.balls.refined(queries, number, self._target.metric, rounded=self._is_rounded)
-
-    def saved(self, pruned: Bool) -> Pruning:
-        """What it saves not to read the files `pruned` bool[files]."""
-        counts = np.array([file.record_count for file in self._target.live.files], np.int64)
-        return Pruning(len(counts), int(pruned.sum()), int(counts.sum()), int(counts[pruned].sum()), self._balls.why)
-
-    def proof(self, queries: F64, last: F64, reachable: Bool) -> tuple[F64, F64]:
-        """`FileBalls.proof` for the files that are not `reachable`."""
-        return self._balls.balls.proof(queries, last, ~reachable, self._target.metric, rounded=self._is_rounded)
-
-    @property
-    def _balls(self) -> "_ReadBalls":
-        """The balls. Where there are none, or they cannot be read, nothing is pruned, and answers stay right."""
-        if self._read is None:
-            self._read = self._read_balls()
-        return self._read
-
-    def _read_balls(self) -> "_ReadBalls":
-        opened, loaded, live = self._choice.opened, self._choice.loaded, self._target.live
-        none = FileBalls.none(len(live.files), 0 if loaded is None else loaded.dims)
-        if opened is None or loaded is None:
-            return _ReadBalls(none, "no index, no centroids: every file is read")
-        if self._target.metric is Metric.INNER_PRODUCT:
-            return _ReadBalls(none, "inner product obeys no triangle inequality: every file is read")
-        try:
-            balls = file_balls(read_centroids(opened, self._target.storage), live, loaded, self._target.metric)
-        except (PuffinError, StorageError) as error:
-            warning = f"{opened.bound.puffin_path}: no file is pruned, the centroids cannot be read: {error}"
-            return _ReadBalls(none, none.description, (warning,))
-        return _ReadBalls(balls, balls.description)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _ReadBalls:
-    """The balls that files are pruned by."""
-
-    balls: FileBalls
-    why: str
-    """Means by which files are pruned, or the reason why they are not"""
-    warnings: tuple[str, ...] = ()
+    opened, loaded, live = choice.opened, choice.loaded, target.live
+    none = partial(FileBalls.none, len(live.files), 0 if loaded is None else loaded.dims, target.metric)
+    if opened is None or loaded is None:
+        return none("no index, no centroids: every file is read")
+    if target.metric is Metric.INNER_PRODUCT:
+        return none("inner product obeys no triangle inequality: every file is read")
+    try:
+        return file_balls(read_centroids(opened, target.storage), live, loaded, target.metric)
+    except (PuffinError, StorageError) as error:
+        warning = f"{opened.bound.puffin_path}: no file is pruned, the centroids cannot be read: {error}"
+        return none(_description(0, 0), (warning,))
 
 
 def file_balls(
@@ -255,8 +198,16 @@ def file_balls(
     by_ball = by_path[index.file_ordinals] if len(by_path) else np.empty(0, np.int64)
     kept = np.flatnonzero(by_ball >= 0)
     return FileBalls(
-        files=len(live.files),
-        numbers=by_ball[kept],
-        centers=index.centroids[kept],
-        radii=index.max_distances[kept].astype(np.float64),
+        len(live.files),
+        by_ball[kept],
+        index.centroids[kept],
+        index.max_distances[kept].astype(np.float64),
+        metric,
+        is_rounded=version.column_is_double,
+        why=_description(len(kept), len(np.unique(by_ball[kept]))),
     )
+
+
+def _description(balls: int, files: int) -> str:
+    """Number of balls and of their files, in words."""
+    return f"{plural(balls, 'ball')} of the centroid index, of {plural(files, 'file')}"

@@ -12,7 +12,6 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.arrays import F64
-from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
 from icepuffin.ops.index import CoverageError, DefinitionError, IndexDefinition, drop_index
 from icepuffin.ops.index.index_materialization import rebuild_tombstoned_shards
@@ -148,9 +147,9 @@ def test_a_query_that_a_file_is_out_of_reach_of_is_not_compared_with_its_balls_a
     compared: list[int] = []
     refined = FileBalls.refined
 
-    def counted(self: FileBalls, queries: F64, number: FileNumber, metric: Metric, *, rounded: bool) -> F64:
+    def counted(self: FileBalls, queries: F64, number: FileNumber) -> F64:
         compared.append(len(queries))
-        return refined(self, queries, number, metric, rounded=rounded)
+        return refined(self, queries, number)
 
     monkeypatch.setattr(FileBalls, "refined", counted)
     found = open_index(table.refresh(), BALLS, storage=STORAGE).search(CENTERS[:4], 1, columns=["id"])

@@ -209,13 +209,18 @@ def test_a_ball_of_floats_never_hides_a_row_of_doubles(seed: int, metric: Metric
     rng = np.random.default_rng(seed)
     raw = offset + rng.standard_normal((40, dims)) * rng.choice([1e-3, 1.0, 100.0])
     center, radius = ball_around(prepare(raw, metric))
-    balls = FileBalls(1, np.zeros(1, np.int64), center[None], np.array([radius], np.float32).astype(np.float64))
+    balls = FileBalls(
+        1,
+        np.zeros(1, np.int64),
+        center[None],
+        np.array([radius], np.float32).astype(np.float64),
+        metric,
+        is_rounded=True,
+    )
     query = prepare_exact(offset + 500 * rng.standard_normal((1, dims)), metric)
     each = np.zeros(40, np.int64), np.arange(40)
     for far in pair_distances(query, raw, *each, metric, raw=True):
-        assert balls.reachable(
-            query, RangeThresholds.from_distance(float(far), 1, metric, inclusive=True), rounded=True
-        )[0]
+        assert balls.reachable(query, RangeThresholds.from_distance(float(far), 1, metric, inclusive=True))[0]
 
 
 @pytest.mark.parametrize("method", ["centroid", "diskann"])

@@ -328,6 +328,7 @@ def test_a_ball_never_hides_a_row(
             numbers=np.zeros(len(cover), np.int64),
             centers=np.array([center for center, _ in cover], np.float32),
             radii=np.array([radius for _, radius in cover], np.float32).astype(np.float64),
+            metric=kind,
         )
     query = prepare((center + scale * rng.standard_normal((1, dims))).astype(np.float32), kind)
     for vector in vectors:
