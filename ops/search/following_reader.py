@@ -253,7 +253,8 @@ class FollowingReader(Generic[R]):
 
     def _with_warning(self, result: SearchResult) -> SearchResult:
         checked, error = self._last_check
-        if error is None and time.time() - checked <= _LATE * self._interval:
+        age = time.time() - checked
+        if error is None and age <= _LATE * self._interval:
             return result
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(checked))
         reason = error or "the last check has not ended, or the reader was closed"
