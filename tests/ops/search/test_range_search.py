@@ -1,7 +1,10 @@
 """Threshold queries: exactly the rows that brute force finds, whatever was pruned."""
 
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -29,6 +32,7 @@ from icepuffin.ops.tasks.file_balls import partition_balls
 from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin import PuffinReader
+from icepuffin.puffin.blobs.centroid_blob import CentroidIndex
 from icepuffin.puffin.sources import FileSource
 from icepuffin.puffin.types import BlobType
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
@@ -165,6 +169,23 @@ def test_files_out_of_reach_are_not_read(table: Table) -> None:
     assert result.profile.pruning is not None
     assert (result.profile.pruning.files_pruned, result.profile.pruning.rows_pruned) == (5, 500)
     assert result.profile.pruning.share == pytest.approx(5 / 6)
+
+
+def test_queries_that_come_together_read_the_balls_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that fails for one of them would prune otherwise than the proof of another assumes."""
+    index_head(table)
+    reader, read, calls = open_index(table, DEFINITION, storage=STORAGE), pruning.read_centroids, list[object]()
+
+    def slowly(*arguments: Any) -> CentroidIndex:
+        calls.append(arguments)
+        time.sleep(0.2)  # for one more
+        return read(*arguments)
+
+    monkeypatch.setattr(pruning, "read_centroids", slowly)
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(lambda _: reader.within(BEYOND[2], 2.0, columns=["id"]).rows, range(4)))
+    assert len(calls) == 1
+    assert all(answer.equals(answers[0]) for answer in answers)
 
 
 def test_inner_product_prunes_nothing_and_says_why(table: Table) -> None:
