@@ -81,7 +81,8 @@ class MemoryStorage(Storage):
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         folder = prefix.rstrip("/") + "/"
         for path in [path for path in list(_objects) if path.startswith(folder)]:
-            yield ObjectInfo(path, len(_objects[path]), self.now_ms(prefix))
+            if (data := _objects.get(path)) is not None:  # somebody else may delete meanwhile
+                yield ObjectInfo(path, len(data), self.now_ms(prefix))
 
     def now_ms(self, folder: str) -> int:
         return time.time_ns() // 1_000_000

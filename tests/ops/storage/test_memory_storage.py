@@ -34,6 +34,16 @@ def test_an_object_in_memory_is_read_as_a_file_is() -> None:
         assert not store.exists(path), "an object that was not written whole does not appear"
 
 
+def test_what_is_deleted_while_objects_are_listed_is_left_out() -> None:
+    with memory_folder("of a test") as folder:
+        create_both(folder)
+        store = open_storage(folder, STORAGE)
+        listed = store.list(folder)
+        first = next(listed).path
+        store.delete(f"{folder}/{'b' if first.endswith('a') else 'a'}")
+        assert list(listed) == []
+
+
 def create_twice(path: str) -> None:
     for data in (b"2", b"3"):
         open_storage(path, STORAGE).create(path, data)
