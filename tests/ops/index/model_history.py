@@ -95,6 +95,8 @@ class ModelHistory:
         """Share of all rows whose vectors each commit of a new model has changed"""
         self.recalls: list[tuple[float, float]] = []
         """(recall, that promised) of the answers of versions with graphs"""
+        self._scanned: tuple[object, pa.Table, dict[str, dict[int, list[float] | None]]] | None = None
+        """The rows of the head that was scanned last, and vectors by row, for the columns that were asked for"""
         self._append(rng.randint(200, 1_200))
         self.definition = create_index(table, self._drawn_definition())
 
@@ -127,7 +129,7 @@ class ModelHistory:
 
     def lengths(self, definition: IndexDefinition) -> list[int]:
         """Numbers of dimensions of the live vectors of an index's column."""
-        lists = self._rows()[definition.column].to_pylist()
+        lists = self._vectors(definition.column).values()
         return sorted({len(vector) for vector in lists if vector is not None})
 
     def compare(self, definition: IndexDefinition) -> Coverage | None:
@@ -136,9 +138,8 @@ class ModelHistory:
         None: vectors have several lengths, and the search was refused. Where it is not, the answer is that of the rows
         of the query's length, and says that there are others.
         """
-        rows, lengths = self._rows(), self.lengths(definition)
+        lists, lengths = self._vectors(definition.column), self.lengths(definition)
         dims = self.random.choice(lengths or [self.models[definition.column].dims])
-        lists = dict(zip(rows["id"].to_pylist(), rows[definition.column].to_pylist(), strict=True))
         live = [row for row, vector in lists.items() if vector is not None and len(vector) == dims]
         vectors = np.array([lists[row] for row in live], np.float32).reshape(len(live), dims)
         queries = self._queries(vectors, dims)
@@ -151,6 +152,7 @@ class ModelHistory:
             self.counts["searches of two lengths refused"] += 1
             return None
         assert bool(answer.warnings) == (len(lengths) > 1), answer.warnings
+        place = {row: number for number, row in enumerate(live)}
         found = []
         for number, query in enumerate(queries):
             of_query = answer.rows.filter(pa.array(np.asarray(answer.rows["query"]) == number))
@@ -158,7 +160,7 @@ class ModelHistory:
             assert len(ids) == len(set(ids)) == min(K, len(live))
             true = exact_distances(query, vectors, definition.metric.value).astype(np.float64)
             size = float(np.abs(true).max(initial=0))
-            own = true[[live.index(row) for row in ids]]
+            own = true[[place[row] for row in ids]]
             np.testing.assert_allclose(reported, own, rtol=1e-4, atol=1e-5 * size)
             if ids:
                 farthest = np.sort(true)[len(ids) - 1]
@@ -342,11 +344,20 @@ class ModelHistory:
         return (near + noise).astype(np.float32)
 
     def _rows(self) -> pa.Table:
-        return self.table.refresh().scan().to_arrow()
+        """The head's rows, read once: by PyIceberg's own scan."""
+        metadata = self.table.refresh().metadata
+        state = metadata.current_snapshot_id, metadata.current_schema_id
+        if self._scanned is None or self._scanned[0] != state:
+            self._scanned = state, self.table.scan().to_arrow(), {}
+        return self._scanned[1]
 
     def _vectors(self, column: str) -> dict[int, list[float] | None]:
+        """The head's vectors, by the ids of their rows."""
         rows = self._rows()
-        return dict(zip(rows["id"].to_pylist(), rows[column].to_pylist(), strict=True))
+        assert self._scanned is not None
+        if column not in self._scanned[2]:
+            self._scanned[2][column] = dict(zip(rows["id"].to_pylist(), rows[column].to_pylist(), strict=True))
+        return self._scanned[2][column]
 
     def _read(self, path: str, column: str) -> npt.NDArray[np.int64]:
         with self.table.io.new_input(path).open() as file:
