@@ -18,14 +18,16 @@ import pytest
 from botocore.exceptions import NoRegionError
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.catalog import connection, time_limits
-from icepuffin.ops.catalog.connection import failure, open_catalog
+from icepuffin.ops.catalog.connection import failure, open_catalog, require_database
+from icepuffin.ops.catalog.store_settings import store_settings, without_code
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import CatalogUnavailableError
 from tests.conftest import make_rows
+from tests.ops.catalog.catalog_answers import URI, Answers
 from tests.services.forwarding import Answer, Request, serving
 from tests.services.processes import refusing_port
 
@@ -266,3 +268,98 @@ def test_the_first_line_of_a_databases_message_is_shown() -> None:
     error = DBAPIError("SELECT 1", {}, Exception("connection refused\nIs the server running there?"))
     shown = failure("c", {"type": "sql", "uri": "postgresql://somebody@host.example/db"}, error)
     assert shown.startswith("connection refused (")
+
+
+@pytest.mark.parametrize(
+    ("uri", "bounded"),
+    [
+        ("postgres://ann:p@host/lake", "postgresql+psycopg2://ann:p@host/lake?{limits}"),
+        ("postgresql+psycopg://host/lake", "postgresql+psycopg://host/lake?{limits}"),
+        ("postgresql://host/lake?tcp_user_timeout=7", "postgresql+psycopg2://host/lake?{own}"),
+        ("postgresql://host/lake?connect_timeout=7", "postgresql+psycopg2://host/lake?connect_timeout=7"),
+        ("postgresql+asyncpg://host/lake", "postgresql+asyncpg://host/lake"),
+    ],
+)
+def test_a_database_gets_the_time_limits_that_its_address_lacks(uri: str, bounded: str) -> None:
+    """To connect in seconds, to answer in milliseconds."""
+    limits = "connect_timeout=5&tcp_user_timeout=60000"
+    expected = bounded.format(limits=limits, own=limits.replace("60000", "7"))
+    assert connection._bounded_postgres(uri) == expected
+
+
+def test_a_request_is_limited_by_the_shorter_of_two_limits_and_only_within_the_block() -> None:
+    with time_limits.answering_within(20):
+        assert time_limits.request_limits() == (5, 20)
+        with time_limits.answering_within(3):
+            assert time_limits.request_limits() == (3, 3)
+        assert time_limits.request_limits() == (5, 20)
+    assert time_limits.request_limits() == (5, 60)
+
+
+def test_settings_with_dots_become_tables_where_pyiceberg_wants_them() -> None:
+    settings = {"ssl.client.cert": "c", "ssl.cabundle": "b", "auth.basic.username": "ann", "s3.region": "here"}
+    assert connection._nested(settings) == {
+        "ssl": {"client": {"cert": "c"}, "cabundle": "b"}, "auth": {"basic": {"username": "ann"}}, "s3.region": "here",
+    }  # fmt: skip
+
+
+def test_an_address_is_shown_with_its_port_and_without_its_user() -> None:
+    for uri, shown in (
+        (f"https://ann:{SECRET}@host:8181/x", "https://host:8181"),
+        ("https://host/x", "https://host"),
+        ("https://host:port/x", ""),
+        ("", ""),
+    ):
+        assert connection._address({"uri": uri}) == shown
+
+
+def test_a_folder_in_place_of_a_database_is_named_as_one(tmp_path: Path) -> None:
+    for path, words in (
+        (tmp_path, f"{tmp_path} is a folder, not an SQLite database; check uri"),
+        (tmp_path / "a.db", f"there is no SQLite database {tmp_path}/a.db; check uri"),
+        (tmp_path / "b" / "a.db", f"there is no SQLite database {tmp_path}/b/a.db, nor a folder {tmp_path}/b; check"),
+    ):
+        with pytest.raises(CatalogUnavailableError, match=re.escape(words)):
+            require_database("lake", {"uri": f"sqlite:///{path}"})
+
+
+def test_a_store_is_opened_with_the_settings_of_stores_alone() -> None:
+    prefixes = ("s3.", "client.", "gcs.", "adls.", "oss.", "hdfs.", "hf.")
+    settings = {**{f"{prefix}x": 1 for prefix in prefixes}, "py-io-impl": "my.IO"}
+    assert store_settings({**settings, "uri": "u", "token": "t"}) == {
+        key: str(value) for key, value in settings.items()
+    }
+    sent = {"auth": {"impl": "trap"}, "py-io-impl": "trap", "s3.retry-impl": "trap", "s3.x": 1}
+    assert without_code(sent, {"auth": "mine", "s3.x": 2}) == {"s3.x": 1, "auth": "mine"}
+
+
+def test_an_sqlite_catalog_waits_for_other_writers_and_says_where_it_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    catalog: Any = open_catalog("lake", {"type": "sql", "uri": uri})
+    with catalog.engine.connect() as opened:
+        settings = [opened.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("busy_timeout", "journal_mode")]
+    assert settings == [30_000, "wal"]
+    catalog.engine.dispose()
+    monkeypatch.setattr(connection, "_BUSY_TIMEOUT_MS", 1)
+    with closing(sqlite3.connect(tmp_path / "catalog.db")) as other:
+        other.execute("PRAGMA journal_mode=DELETE")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises((OperationalError, sqlite3.OperationalError), match="database is locked"):
+            catalog.engine.connect()
+    catalog.close()
+
+
+def test_a_rest_catalog_is_asked_for_all_snapshots(
+    table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = Answers.about(table_factory(), monkeypatch)
+    open_catalog("lake", {"type": "rest", "uri": URI}).load_table("db.t")
+    assert answers.requests[-1].endswith("/tables/t?snapshots=all")
+
+
+def test_the_user_of_a_database_is_not_quoted() -> None:
+    error = DBAPIError("select", {}, Exception('FATAL: role "ann-4711" does not exist\nat all'))
+    shown = failure("lake", {"type": "sql", "uri": f"postgresql://ann-4711:{SECRET}@host:5432/lake"}, error)
+    assert shown == 'FATAL: role "<user>" does not exist (postgresql://host:5432)'

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError, ServiceUnavailableError
 from pyiceberg.table import Table
 
 import icepuffin
@@ -148,6 +149,17 @@ def test_a_reader_needs_one_request_and_one_that_follows_two_at_each_step(answer
         answers.restrictions = None
         assert not following.update()
         assert following.search(queries(1), 3).rows.num_rows == 3
+
+
+@pytest.mark.parametrize(("status", "error"), [(404, NoSuchTableError), (503, ServiceUnavailableError)])
+def test_an_answer_that_is_an_error_restricts_nothing_whatever_it_contains(
+    answers: Answers, status: int, error: type[Exception]
+) -> None:
+    """It is no answer about a table, and who reads the refusal would look for the wrong remedy."""
+    catalog = own_catalog()
+    answers.status, answers.restrictions = status, FILTER
+    with pytest.raises(error):
+        catalog.load_table("db.t")
 
 
 def test_a_catalog_of_the_settings_gives_no_restricted_table(answers: Answers) -> None:

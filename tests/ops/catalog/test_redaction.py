@@ -26,6 +26,18 @@ def test_the_first_line_of_a_value_is_not_quoted() -> None:
     assert not other_reason(ValueError("Table does not exist: admin.rows"), PROPERTIES)
 
 
+def test_a_long_answer_is_cut_and_one_of_two_hundred_characters_is_not() -> None:
+    for length, end in ((200, "x)"), (201, "x...)")):
+        shown = other_reason(ValueError("x" * length), {})
+        assert shown == f" (the catalog's answer: {'x' * 199}{end}"
+
+
+def test_short_values_the_type_and_the_warehouse_are_quoted() -> None:
+    properties = {"user": "ann", "password": "anna", "type": "glue", "warehouse": "s3://lake"}
+    error = ValueError("ann and anna of glue at s3://lake")
+    assert str(without_values(error, properties)) == "ValueError: ann and <password> of glue at s3://lake"
+
+
 @pytest.mark.parametrize(
     ("properties", "quoted"),
     [

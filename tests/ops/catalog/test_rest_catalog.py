@@ -35,7 +35,9 @@ def test_a_token_without_a_subject_stands_for_itself(token: str) -> None:
 @pytest.mark.parametrize(
     ("setting", "others"),
     [
-        ("credential", {}),
+        *((name, {}) for name in ("uri", "warehouse", "prefix", "credential", "scope", "audience", "resource")),
+        ("auth.type", {}),
+        ("rest.signing-region", {}),
         ("header.X-User", {}),
         ("token", {}),
         ("client.access-key-id", {"rest.sigv4-enabled": "true"}),
@@ -44,7 +46,7 @@ def test_a_token_without_a_subject_stands_for_itself(token: str) -> None:
 )
 def test_users_that_a_catalog_tells_apart_share_no_keys(setting: str, others: dict[str, str]) -> None:
     """By AWS keys where these sign the requests; else they open files alone, and the catalog sees none."""
-    ann, bob = ({"uri": "https://c", setting: name, **others} for name in ("ann", "bob"))
+    ann, bob = ({"uri": "https://c", **others, setting: name} for name in ("ann", "bob"))
     assert _identity(ann) == _identity(dict(ann)) != _identity(bob)
     if others:
         unsigned = [{"uri": "https://c", setting: name} for name in ("ann", "bob")]
