@@ -57,6 +57,7 @@ from icepuffin.ops.filters import attribute_conditions, attribute_matches, disti
 from icepuffin.ops.filters.attribute_conditions import Attributes
 from icepuffin.ops.filters.attribute_matches import AttributeMatches, find_matches_by_attributes
 from icepuffin.ops.filters.attribute_values import VersionValues
+from icepuffin.ops.filters.condition_parser import LookUp
 from icepuffin.ops.filters.distinct_values import DistinctValues
 from icepuffin.ops.filters.list_predicate import ArrayContains
 from icepuffin.ops.filters.matches import Matches, find_matches
@@ -155,6 +156,19 @@ def test_a_comparison_by_order_is_true_for_the_values_for_which_each_says_it(
                 predicate = RowPredicate(operator("a", value(number)), schema)
                 parts = [compared(most) or values.part(1, predicate.bound, predicate) for most in (1, 1_000)]
                 assert parts[0].runs == parts[1].runs, (operator, count, number)
+
+
+def test_elements_that_are_not_looked_up_are_compared() -> None:
+    days = [dt.date(2026, 11, day) for day in (3, 1, 2)]
+    schema = Schema(NestedField(1, "days", ListType(2, DateType())))
+    values, _ = DistinctValues.of([pa.array(days)], pa.date32())
+    found = [values.elements(RowPredicate(ArrayContains("days", day), schema).bound) for day in (*days, dt.date.max)]
+    assert found == [[2], [0], [1], []]
+    look_up = LookUp("days", ("2026-11-03",), of_lists=True)
+    with pytest.raises(TypeError, match="is no look-up among values of type date32"):
+        values.elements(look_up)
+    with pytest.raises(TypeError, match="is no look-up among values of type date32"):
+        values.part(1, look_up, None)
 
 
 @pytest.mark.parametrize("kept", [("i64", "text"), ("f64", "price", "flag"), ("utc",)], ids=str)
