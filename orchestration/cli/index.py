@@ -287,7 +287,7 @@ def _document(description: IndexDescription) -> dict[str, object]:
 
 def _show(context: TableContext, description: IndexDescription) -> None:
     from icepuffin.ops.recall.measured_points import front
-    from icepuffin.orchestration.cli.index_view import draw, points_table, summary
+    from icepuffin.orchestration.cli.index_view import draw, points_grid, summary
 
     console, definition = context.console, description.definition
     lag = description.lag
@@ -302,7 +302,7 @@ def _show(context: TableContext, description: IndexDescription) -> None:
     if description.tuning is not None:
         print_lines(console, f"target_recall is chosen by {description.tuning.origin}")
         for k in sorted({point.k for point in description.tuning.points}):
-            console.print(points_table(front(point for point in description.tuning.points if point.k == k), k))
+            print_grid(console, points_grid(front(point for point in description.tuning.points if point.k == k), k))
     print_lines(console, "definition", style="bold")
     print_fields(console, _parameters(context, definition), width=_DEFINITION_WIDTH)
     ids = [(own.base_snapshot_id, own.index_snapshot_id, " ".join(own.tags)) for own in description.versions]

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import MIB
-from icepuffin.orchestration.cli.output import new_table
+from icepuffin.ops.presentation import Grid
+from icepuffin.orchestration.cli.output import print_grid
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     from icepuffin.ops.recall.curves import Width
     from icepuffin.ops.recall.measured_points import MeasuredPoint
@@ -50,7 +49,7 @@ def draw(console: "Console", overview: "Overview", milliseconds: Sequence[float]
         _routing(overview, marks),
     ):
         if part is not None:
-            console.print(part)
+            print_grid(console, part)
 
 
 def summary(console: "Console", overview: "Overview") -> dict[str, str]:
@@ -67,42 +66,34 @@ def summary(console: "Console", overview: "Overview") -> dict[str, str]:
     return {name: text for name, text in fields.items() if text}
 
 
-def points_table(points: "Sequence[MeasuredPoint]", k: int) -> "Table":
+def points_grid(points: "Sequence[MeasuredPoint]", k: int) -> Grid:
     """Recall and cost that queries of a user's measured, by distances."""
-    table = new_table(f"recall@{k} and distances per query; no other parameters gave more for less")
-    for name in ("L", "oversample", "shards", f"recall@{k}", "95 % interval", "distances"):
-        table.add_column(name, justify="right")
-    for point in points:
-        low, high = point.interval
-        table.add_row(
-            str(point.search_list), str(point.oversample), f"{point.shards:.1f}", f"{point.recall:.4f}",
-            f"{low:.4f} to {high:.4f}", f"{point.distances:,.0f}",
-        )  # fmt: skip
-    return table
+    rows = [
+        (point.search_list, point.oversample, f"{point.shards:.1f}", f"{point.recall:.4f}",
+         "{:.4f} to {:.4f}".format(*point.interval), f"{point.distances:,.0f}")
+        for point in points
+    ]  # fmt: skip
+    title = f"recall@{k} and distances per query; no other parameters gave more for less"
+    return Grid(title, rows, ("L", "oversample", "shards", f"recall@{k}", "95 % interval", "distances"))
 
 
-def _shards(overview: "Overview", marks: Marks) -> "Table | Text":
+def _shards(overview: "Overview", marks: Marks) -> Grid:
+    title = f"shards of the version of snapshot {overview.base_snapshot_id}; {marks.rest} tombstones"
     if overview.without_graphs:
-        from rich.text import Text
-
-        return Text(f"version of snapshot {overview.base_snapshot_id}: {overview.without_graphs}")
+        return Grid(f"version of snapshot {overview.base_snapshot_id}: {overview.without_graphs}", [])
     outdated = "; * before it lost rows" if any(shard.changed for shard in overview.shards) else ""
-    table = new_table(
-        f"shards of the version of snapshot {overview.base_snapshot_id}; {marks.rest} tombstones{outdated}"
-    )
-    for name in ("shard", "nodes", "live", "tombstones", "recall@10", "KiB", ""):
-        table.add_column(name, justify="right" if name else "left")
     largest = max((shard.nodes for shard in overview.shards), default=1) or 1
+    rows = []
     for shard in overview.shards:
-        tombstone_ratio = shard.tombstones / shard.nodes if shard.nodes else 0.0
-        later = "" if shard.routed else "  later rows, always probed"
         tombstones = marks.rest * round(_BAR_CELLS * shard.tombstones / largest)
-        recall = f"{shard.recall:.4f}" + "*" * bool(shard.changed)
-        table.add_row(
-            str(shard.shard), f"{shard.nodes:,}", f"{shard.live:,}", f"{tombstone_ratio:.1%}", recall,
-            f"{shard.bytes / 1024:,.0f}", marks.bar(shard.live / largest) + tombstones + later,
-        )  # fmt: skip
-    return table
+        later = "" if shard.routed else "  later rows, always probed"
+        rows.append((
+            shard.shard, f"{shard.nodes:,}", f"{shard.live:,}",
+            f"{shard.tombstones / shard.nodes if shard.nodes else 0.0:.1%}",
+            f"{shard.recall:.4f}" + "*" * bool(shard.changed), f"{shard.bytes / 1024:,.0f}",
+            marks.bar(shard.live / largest) + tombstones + later,
+        ))  # fmt: skip
+    return Grid(title + outdated, rows, ("shard", "nodes", "live", "tombstones", "recall@10", "KiB", ""))
 
 
 def _storage(overview: "Overview") -> str:
@@ -134,32 +125,24 @@ def _coverage(overview: "Overview", marks: Marks) -> str:
     )
 
 
-def _curve(points: "Sequence[Width]", milliseconds: Sequence[float] | None, marks: Marks) -> "Table | None":
+def _curve(points: "Sequence[Width]", milliseconds: Sequence[float] | None, marks: Marks) -> Grid | None:
     if not points:
         return None
     recall = f"recall@{points[0].k}"
-    table = new_table(f"{recall} by the width of the search, measured when shards were built")
-    time_column = ("ms here",) if milliseconds else ()
-    for name in ("L", "oversample", "distances", *time_column, recall, ""):
-        table.add_column(name, justify="right" if name else "left")
     floor = min(0.9, *(point.recall for point in points))
+    rows = []
     for number, point in enumerate(points):
         time = (f"{milliseconds[number]:.2f}",) if milliseconds else ()
-        share = (point.recall - floor) / (1 - floor) if floor < 1 else 1.0
-        table.add_row(
-            str(point.search_list), str(point.oversample), f"{point.distances:,.0f}", *time, f"{point.recall:.4f}",
-            marks.bar(share),
-        )  # fmt: skip
-    table.caption = f"bars from {floor:.2f} to 1"
-    return table
+        bar = marks.bar((point.recall - floor) / (1 - floor) if floor < 1 else 1.0)
+        rows.append((point.search_list, point.oversample, f"{point.distances:,.0f}", *time, f"{point.recall:.4f}", bar))
+    title = f"{recall} by the width of the search, measured when shards were built; bars from {floor:.2f} to 1"
+    return Grid(title, rows, ("L", "oversample", "distances", *(("ms here",) if milliseconds else ()), recall, ""))
 
 
-def _routing(overview: "Overview", marks: Marks) -> "Table | None":
-    if not overview.routing:
-        return None
-    table = new_table("share of the nearest rows in the shards that are probed")
-    for name in ("farther by", "shards per query", "share", ""):
-        table.add_column(name, justify="right" if name else "left")
-    for point in overview.routing:
-        table.add_row(f"{point.probe_slack:.0%}", f"{point.shards:.1f}", f"{point.recall:.4f}", marks.bar(point.recall))
-    return table
+def _routing(overview: "Overview", marks: Marks) -> Grid | None:
+    rows = [
+        (f"{point.probe_slack:.0%}", f"{point.shards:.1f}", f"{point.recall:.4f}", marks.bar(point.recall))
+        for point in overview.routing
+    ]
+    title = "share of the nearest rows in the shards that are probed"
+    return Grid(title, rows, ("farther by", "shards per query", "share", "")) if rows else None

@@ -94,6 +94,7 @@ def command(
       icepuffin init
       icepuffin init --uri https://catalog.example.org --table demo.packages --column embedding
     """
+    from icepuffin.ops.errors import CatalogUnavailableError
     from icepuffin.ops.index.definitions.definition_columns import resolve_column
     from icepuffin.orchestration.engines import catalogs_of
     from icepuffin.orchestration.settings import parse
@@ -111,7 +112,10 @@ def command(
     schema = None
     if not unchecked:
         settings = parse(_text(of_catalog, **names, column="c", index="i"), file)
-        schema = catalogs_of(settings).table(catalog, table).schema()
+        try:
+            schema = catalogs_of(settings).table(catalog, table).schema()
+        except CatalogUnavailableError as error:
+            raise click.ClickException(f"{error}. With --unchecked the file is written all the same") from error
     if not column:
         column = str(click.prompt("Vector column", default=_vector_column(schema, table) if schema else None))
         index = index or click.prompt("Name of the index", default=column)

@@ -15,7 +15,6 @@ from icepuffin.ops.presentation import Grid, printable
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
-    from rich.table import Table
     from rich.text import Text
 
 _PIPE_WIDTH = 160
@@ -49,15 +48,6 @@ def print_warnings(console: "Console", warnings: Iterable[str]) -> None:
         console.print(Text.assemble(("warning:", "yellow"), " ", warning))
 
 
-def new_table(title: str = "") -> "Table":
-    """A table without columns yet, in the style of all commands."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    heading = cell(title, _TITLE_WIDTH) if title else None
-    return Table(title=heading, title_justify="left", caption_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-
-
 def print_grid(console: "Console", grid: Grid, *, width: int = 200, whole: int = 1) -> None:
     """A table of values, or a line for each field under a title. Names and values of a table are cut at `width`
     letters, and folded where the terminal is narrow.
@@ -68,7 +58,11 @@ def print_grid(console: "Console", grid: Grid, *, width: int = 200, whole: int =
         print_lines(console, grid.title, style="bold")
         print_fields(console, {str(name): text for name, text in grid.rows})
         return
-    table = new_table(grid.title)
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    title = cell(grid.title, _TITLE_WIDTH) if grid.title else None
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for place, name in enumerate(grid.columns):
         side: Literal["left", "right"] = "right" if grid.is_numeric(place) else "left"
         table.add_column(cell(name, width), overflow="fold", no_wrap=place < whole, justify=side)

@@ -77,6 +77,7 @@ def test_a_folder_that_is_named_gets_the_file(init: Init) -> None:
         ({"column": "vector"}, "db.t has no column 'vector'"),
         ({"column": "name"}, "name"),
         ({"uri": "sqlite:////no/such/lake.db"}, "there is no SQLite database"),
+        ({"uri": "http://127.0.0.1:1"}, "With --unchecked the file is written all the same"),
         ({"uri": "ftp://host"}, "does not say the catalog's type: give --type"),
     ],
 )
