@@ -75,7 +75,8 @@ def metrics(*tables: Table, ref: str = "main") -> str:
     """
     samples = [*cache_samples()]
     for table in tables:
-        labels = {"catalog": table.catalog.name, "table": table_name(require_table(table, "metrics"))}
+        name = table_name(require_table(table, "metrics"))
+        labels = {"catalog": table.catalog.name, "table": name}
         for definition in list_definitions(table):
             samples += index_samples(table, definition, ref, labels)
     return exposition(samples)
