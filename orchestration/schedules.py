@@ -30,14 +30,18 @@ def schedules(
     status = dg.DefaultScheduleStatus.RUNNING if running else dg.DefaultScheduleStatus.STOPPED
     if settings.nightly != "off" and spec.derived_keys:
         yield _nightly(spec, refresh, status, engine)
-    for name, job, cron in (
-        ("maintain", maintenance, settings.maintenance),
-        ("verify", verify, settings.maintenance),
-        ("live_recall", live_recall, settings.recall_check),
+    for name, job, cron, what in (
+        ("maintain", maintenance, settings.maintenance, "Rebuilds worn shards, expires versions, deletes index files."),
+        ("verify", verify, settings.maintenance, "Reads index files and sketches whole: are they intact, up to date?"),
+        ("live_recall", live_recall, settings.recall_check, "Do live queries find what they should?"),
     ):
         if cron != "off" and job is not None:
             yield dg.ScheduleDefinition(
-                name=f"{name}_{spec.slug}_schedule", job=job, cron_schedule=cron, default_status=status
+                name=f"{name}_{spec.slug}_schedule",
+                job=job,
+                cron_schedule=cron,
+                default_status=status,
+                description=what,
             )
 
 
