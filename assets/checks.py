@@ -17,7 +17,7 @@ from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.own_versions import versions_of
 from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag, missing_ref
 from icepuffin.ops.index.upkeep.recall_history import RecallMeasurement, recall_history
-from icepuffin.ops.messages import listed
+from icepuffin.ops.messages import listed, plural
 from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.recall.recall_reports import RecallReportError, RecallReports, ReportedRecall
 from icepuffin.ops.resources import Catalogs
@@ -76,14 +76,21 @@ def lag_metadata(lag: FreshnessLag) -> dict[str, int | float | str]:
     return {
         "lag (snapshots)": lag.snapshots,
         "lag (minutes)": round(lag.minutes, 1),
-        "coverage": lag.coverage,
+        "snapshots with a version": lag.coverage,
         "newest snapshot": lag.newest,
         **({"why": lag.why} if lag.why else {}),
     }
 
 
+def lag_in_words(lag: FreshnessLag) -> str:
+    """How far an index is behind, as a sentence."""
+    if not lag.snapshots:
+        return "Up to date: the newest data snapshot has a version, or nothing to index."
+    return f"{plural(lag.snapshots, 'data snapshot')} behind, the oldest for {lag.minutes:,.0f} minutes."
+
+
 def freshness_evaluation(
-    spec: TableSpec, index: str, *, passed: bool, metadata: Mapping[str, Any]
+    spec: TableSpec, index: str, *, passed: bool, metadata: Mapping[str, Any], description: str = ""
 ) -> dg.AssetCheckEvaluation:
     """A result of the freshness check as an event: the sensor reports it outside of a run."""
     return dg.AssetCheckEvaluation(
@@ -92,6 +99,7 @@ def freshness_evaluation(
         passed=passed,
         severity=dg.AssetCheckSeverity.WARN,
         metadata=metadata,
+        description=description or None,
     )
 
 
@@ -115,7 +123,10 @@ def freshness_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
         late = is_late(spec, lag)
         why = {"what to do": _SWITCH_ON.format(spec.sensor_name)} if late and _sensor_is_off(context, spec) else {}
         return dg.AssetCheckResult(
-            passed=not late, severity=dg.AssetCheckSeverity.WARN, metadata={**lag_metadata(lag), **why}
+            passed=not late,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=lag_in_words(lag),
+            metadata={**lag_metadata(lag), **why},
         )
 
     return freshness
@@ -212,6 +223,8 @@ def integrity_result(spec: TableSpec, definition: IndexDefinition, catalogs: Cat
     return dg.AssetCheckResult(
         passed=not report.faults,
         severity=dg.AssetCheckSeverity.WARN if report.from_later_release else dg.AssetCheckSeverity.ERROR,
+        description=f"{plural(report.rows, 'row')} compared with the file: "
+        + (plural(len(report.faults), "fault") if report.faults else "every one has a node with its own vector."),
         metadata={
             "file": report.path,
             "bytes read": report.bytes_read,
@@ -247,6 +260,7 @@ def sketches_check(spec: TableSpec) -> dg.AssetChecksDefinition:
         remedy = f"icepuffin refresh {spec.identifier} --snapshot {statistics.snapshot_id} --verify"
         return dg.AssetCheckResult(
             passed=not damage,
+            description=f"The sketches of snapshot {statistics.snapshot_id} {'are damaged' if damage else 'decode'}.",
             metadata={"file": statistics.statistics_path, **({"why": damage, "what to do": remedy} if damage else {})},
         )
 
