@@ -12,17 +12,20 @@ from icepuffin.assets.glance import version_glance
 from icepuffin.assets.markdown import plain_text
 from icepuffin.assets.metadata import (
     MAX_TABLE_ROWS,
-    as_table,
     bullet_list,
     details,
     kept_metadata,
+    linked_table,
     picture,
     plotted,
     readable_bytes,
-    snapshot_metadata,
+    time_line_metadata,
+    when_and_how,
 )
 from icepuffin.assets.partitions import snapshot_of, snapshot_partitions
 from icepuffin.assets.spec import TableSpec
+from icepuffin.assets.time_line import seconds_of, time_line
+from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.index.planning.own_versions import versions_of
@@ -37,23 +40,32 @@ from icepuffin.ops.tasks.task_runner import RunContext
 
 _BUILD_ANEW = "raise build_anew_rows of the index over the number of rows: the next snapshot's refresh builds it anew"
 _WATCH_RECALL = "nothing while recall is good: a refresh that misses target_recall builds the index anew"
+_REPEATS = (Action.REUSED, Action.RETAGGED)
+_FITS = "Codebook and shards fit the rows as well as when all shards were last built, or nearly so."
 _WITHOUT_GRAPHS = "answers are exact: every row that may be near enough is compared"
 
 
 def version_metadata(
-    run: RunContext, definition: IndexDefinition, report: IndexReport
+    run: RunContext, definition: IndexDefinition, report: IndexReport, spec: TableSpec
 ) -> dict[str, dg.MetadataValue[Any]]:
-    """The version in a picture, in words, and in the numbers that are plotted."""
-    words = {
-        "summary": bullet_list(_summary(definition, report)),
-        **snapshot_metadata(snapshots_by_id(run.table.metadata).get(report.snapshot_id)),
-        "action": dg.MetadataValue.text(str(report.action)),
-    }
+    """The version on the table's time line, in a picture, in words, and in the numbers that are plotted."""
+    snapshot = snapshots_by_id(run.table.metadata).get(report.snapshot_id)
+    points = time_line(run.table, spec, name=definition.name, here=report.snapshot_id)
+    if report.action in _REPEATS:
+        report = replace(report, seconds=seconds_of(points, report.seconds))
+    line = time_line_metadata(points)
     if report.action is Action.EMPTY:
-        return {name: value for name, value in words.items() if name != "operation"}
+        line.pop("snapshots", None)
+        words = {"snapshot": when_and_how(snapshot), "nothing to index": report.reason}
+        return {**line, "summary": bullet_list(words), "action": dg.MetadataValue.text(str(report.action))}
     report = _changed_first(report)
+    version = _version(run, definition, report)
+    drawings, since_build = version_drawings(run, definition, version)
     values = {
-        **words,
+        **line,
+        **drawings,
+        "summary": bullet_list({"snapshot": when_and_how(snapshot), **_summary(definition, report, since_build)}),
+        "action": dg.MetadataValue.text(str(report.action)),
         **plotted(
             recall=report.recall,
             rows=report.rows,
@@ -61,13 +73,16 @@ def version_metadata(
             seconds=report.seconds,
             tombstones=report.tombstone_ratio,
         ),
-        **version_drawings(run, definition, report),
-        **({"shards": as_table(report.shard_reports)} if report.shard_reports else {}),
+        **({"shards": linked_table(_shard_rows(report))} if report.shard_reports else {}),
         "details": details(report),
-        "build_id": dg.MetadataValue.text(report.build_id),
     }
-    first = ("at a glance", *words, "recall", "recall since build")
-    return {name: values[name] for name in dict.fromkeys((*first, *values)) if name in values}
+    last = [name for name in ("picture", "shards", "snapshots", "details") if name in values]
+    return {name: values[name] for name in (*(name for name in values if name not in last), *last)}
+
+
+def _version(run: RunContext, definition: IndexDefinition, report: IndexReport) -> DerivedVersion | None:
+    versions = versions_of(run.table, definition)
+    return next((bound for bound in versions if bound.index_snapshot_id == report.index_snapshot_id), None)
 
 
 def _changed_first(report: IndexReport) -> IndexReport:
@@ -83,27 +98,52 @@ def _changed_first(report: IndexReport) -> IndexReport:
     return replace(report, estimate=estimate, shard_reports=shards)
 
 
-def _summary(definition: IndexDefinition, report: IndexReport) -> dict[str, str]:
-    """What a person wants to know first, with units."""
-    done = {"action": f"{report.action}: {report.reason}"}
-    if report.action is Action.EMPTY:
-        return done
-    expected = f"; {report.estimate.seconds:,.1f} s estimated" if report.estimate else ""
+def _summary(definition: IndexDefinition, report: IndexReport, since_build: float) -> dict[str, str]:
+    """What a person wants to know first, with units. What is zero is left out."""
+    change = f", {since_build:+.4f} since it was built anew" if round(since_build, 4) else ""
     return {
         "recall@10": _WITHOUT_GRAPHS
         if report.recall is None
-        else f"{report.recall:.4f}, target {definition.target_recall:g}"
+        else f"{report.recall:.4f}{change}; at least {definition.target_recall:g} is required"
         + (f"; {report.recall_basis.summary}" if report.recall_basis else ""),
-        **done,
-        "rows": f"{report.rows:,} live; {report.inserted:,} inserted, {report.remapped:,} moved, {report.gone:,} gone",
-        "tombstones": f"{report.tombstone_ratio:.1%} of the nodes",
-        "shards": f"{report.shards:,} ({report.deltas:,} for new rows); {report.shards_rebuilt:,} rebuilt, "
-        f"{report.shards_copied:,} kept",
-        "bytes": f"{readable_bytes(report.bytes_total)}; {readable_bytes(report.bytes_written)} newly written"
+        "made": f"{report.action}: {report.reason}",
+        "rows": _counted(live=report.rows, inserted=report.inserted, moved=report.remapped, gone=report.gone),
+        "tombstones": f"{report.tombstone_ratio:.1%} of the nodes have no row any more" if report.tombstones else "",
+        "shards": _counted(
+            **{
+                "in all": report.shards,
+                "for new rows": report.deltas,
+                "rebuilt": report.shards_rebuilt,
+                "kept": report.shards_copied,
+            }
+        ),
+        "bytes": readable_bytes(report.bytes_total)
+        + (f"; {readable_bytes(report.bytes_written)} newly written" if report.bytes_written else "")
         + (f", {readable_bytes(report.bytes_shared)} shared with other versions" if report.bytes_shared else ""),
-        "time": f"{report.seconds:,.1f} s{expected}",
-        **({"self-search": report.self_search.summary} if report.self_search else {}),
+        "time": f"{report.seconds:,.1f} s",
     }
+
+
+def _counted(**counts: int) -> str:
+    return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+
+
+def _shard_rows(report: IndexReport) -> list[dict[str, str]]:
+    return [
+        {
+            "shard": str(shard.number),
+            "how": shard.how,
+            "rows": f"{shard.live:,}",
+            "tombstones": f"{shard.nodes - shard.live:,}",
+            "inserted": f"{shard.inserted:,}",
+            "moved": f"{shard.remapped:,}",
+            "recall@10": f"{shard.recall:.4f}",
+            "queries": f"{shard.queries:,}",
+            "measured": shard.measured,
+            "bytes": readable_bytes(shard.bytes),
+        }
+        for shard in report.shard_reports[:MAX_TABLE_ROWS]
+    ]
 
 
 def _measured_recall(report: IndexReport) -> dict[str, float | int | str]:
@@ -123,6 +163,15 @@ def _measured_recall(report: IndexReport) -> dict[str, float | int | str]:
     }
 
 
+def _recall_in_words(definition: IndexDefinition, report: IndexReport) -> str:
+    if report.action is Action.EMPTY:
+        return plain_text(f"Nothing to index: {report.reason}.")
+    if report.recall is None:
+        return f"Nothing to measure: {_WITHOUT_GRAPHS}."
+    required = f"at least {definition.target_recall:.0%} is required"
+    return f"Searches find {report.recall:.1%} of the 10 nearest rows; {required}."
+
+
 def layout_result(report: IndexReport) -> dg.AssetCheckResult:
     """The result of the layout check: its figures, and what to do where they are no longer good."""
     fit = report.fit
@@ -132,6 +181,7 @@ def layout_result(report: IndexReport) -> dg.AssetCheckResult:
         check_name="layout",
         passed=not fault,
         severity=dg.AssetCheckSeverity.WARN,
+        description=plain_text(f"{fault}. What to do: {advice}" if fault else _FITS if fit else "No shards were made."),
         metadata={
             **(asdict(fit) if fit else {}),
             **({"why": fault, "what to do": advice} if fault else {}),
@@ -140,27 +190,22 @@ def layout_result(report: IndexReport) -> dg.AssetCheckResult:
 
 
 def version_drawings(
-    run: RunContext, definition: IndexDefinition, report: IndexReport
-) -> dict[str, dg.MetadataValue[Any]]:
-    """Shards, tombstones and recall by cost as a picture, small and large, and the change of recall since the last
-    build, which Dagster plots over partitions as it does `recall` itself. Empty where there is no version.
+    run: RunContext, definition: IndexDefinition, version: DerivedVersion | None
+) -> tuple[dict[str, dg.MetadataValue[Any]], float]:
+    """(shards, tombstones and recall by cost as a picture, small and large; the change of recall since the last build).
+    Empty and 0 where there is no version.
     """
-    versions = versions_of(run.table, definition)
-    version = next((bound for bound in versions if bound.index_snapshot_id == report.index_snapshot_id), None)
     if version is None:
-        return {}
+        return {}, 0.0
     drawings: dict[str, dg.MetadataValue[Any]] = {}
     drawn = overview(run.table, definition, run.storage, version=version, ref=run.ref)
     if drawn is not None:
         if glance := version_glance(drawn):
             drawings["at a glance"] = dg.MetadataValue.md(glance)
         drawings["picture"] = picture(f"index {definition.name}", render(drawn, "png", dpi=64))
-    history = recall_history(
-        [bound for bound in versions if bound.base_sequence_number <= version.base_sequence_number]
-    )
-    if history:
-        drawings["recall since build"] = dg.MetadataValue.float(round(recall_drift(history), 5))
-    return drawings
+    versions = versions_of(run.table, definition)
+    until = [bound for bound in versions if bound.base_sequence_number <= version.base_sequence_number]
+    return drawings, recall_drift(recall_history(until))
 
 
 def _check_per_snapshot(spec: TableSpec, key: dg.AssetKey, name: str, description: str) -> dg.AssetCheckSpec:
@@ -170,12 +215,21 @@ def _check_per_snapshot(spec: TableSpec, key: dg.AssetKey, name: str, descriptio
         return dg.AssetCheckSpec(name, asset=key, description=description, partitions_def=snapshot_partitions(spec))
 
 
-def _description(definition: IndexDefinition) -> str:
-    column = plain_text(f"column {definition.column} ({definition.metric}), tag ann_{definition.name}")
-    if not definition.has_graphs:
-        return f"Balls around the vectors of each data file, of {column}. They rule out files; others are scanned."
-    built = "built in bulk, as PiPNN does, since that is faster"
-    return f"Vamana graphs over {column}, {built}. Published only with recall of at least {definition.target_recall:g}."
+def _description(spec: TableSpec, definition: IndexDefinition) -> str:
+    """What the index is for, what a partition is, and how it is searched."""
+    column = plain_text(f"column {definition.column} of {spec.identifier} ({definition.metric} distance)")
+    how = (
+        f"A version is published only if searches find at least {definition.target_recall:.0%} of the nearest rows "
+        "(recall)."
+        if definition.has_graphs
+        else "It has balls around the vectors of each data file, and answers are exact."
+    )
+    command = plain_text(f"icepuffin search {spec.identifier} --index {definition.name} --like-id ID")
+    return (
+        f"Finds the rows whose vectors are nearest to a given one: an index of {column}. Each partition is the version "
+        f"for one snapshot of the table, whose id is the key; the time line says when each was written. {how} "
+        f"In a shell: {command}"
+    )
 
 
 def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDefinition:
@@ -189,17 +243,17 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
         current = current_definition(run.table, definition, in_settings=definition.name in spec.settings.indexes)
         report = refresh_index(run, current, snapshot_of(context), log=context.log.info)
         metadata: dict[str, Any] = {
-            **version_metadata(run, current, report),
-            **(engine.cost_model.report_costs(report) if engine.cost_model else {}),
+            **version_metadata(run, current, report, spec),
+            **(plotted(**engine.cost_model.report_costs(report)) if engine.cost_model else {}),
         }
-        is_repeat = report.action in (Action.REUSED, Action.RETAGGED)
         return dg.MaterializeResult(
-            metadata=kept_metadata(context, key, "build_id", metadata) if is_repeat else metadata,
+            metadata=kept_metadata(context, key, "build_id", metadata) if report.action in _REPEATS else metadata,
             data_version=dg.DataVersion(report.build_id),
             check_results=[
                 dg.AssetCheckResult(
                     check_name="recall",
                     passed=report.recall is None or report.recall >= current.target_recall,
+                    description=_recall_in_words(current, report),
                     metadata={
                         "action": str(report.action),
                         "target": current.target_recall,
@@ -210,6 +264,8 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
                     check_name="tombstones",
                     passed=report.tombstone_ratio <= current.rebuild_ratio,
                     severity=dg.AssetCheckSeverity.WARN,
+                    description=f"{report.tombstone_ratio:.1%} of the nodes have no row any more; a shard is rebuilt "
+                    f"over {current.rebuild_ratio:.0%}.",
                     metadata={"tombstone ratio": report.tombstone_ratio, "rebuild at": current.rebuild_ratio},
                 ),
                 layout_result(report),
@@ -217,19 +273,17 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
         )
 
     checks = {
-        "recall": "Recall against exact search, measured before the commit: the gate.",
-        "tombstones": "Share of tombstones, against the ratio over which a shard is rebuilt.",
-        "layout": "Do codebook and shards still fit the rows, as at the last build?",
+        "recall": "Do searches find the nearest rows? Compared with exact search before the version is published: one "
+        "below the target is not.",
+        "tombstones": "How many nodes have no row any more? Searches pass them in vain. Compared with the share over "
+        "which a shard is rebuilt.",
+        "layout": "Do codebook and shards still fit the rows, as at the last build? Warns where rows of another kind "
+        "have come, as of another model.",
     }
     return derived_asset(
         spec,
         key,
         make,
-        description=_description(definition),
-        metadata={
-            "column": definition.column,
-            "metric": str(definition.metric),
-            "target recall": definition.target_recall,
-        },
+        description=_description(spec, definition),
         check_specs=[_check_per_snapshot(spec, key, name, about) for name, about in checks.items()],
     )

@@ -1,20 +1,25 @@
-"""Pictures that the UI shows without a click: SVG in Markdown of fewer than 1,000 characters.
+"""Pictures that the UI shows without a click: Markdown of fewer than 1,000 characters.
 
 Longer Markdown, such as a PNG of a few kilobytes, is a link in the UI that opens it.
 """
 
-import base64
 import html
 import math
 from collections.abc import Sequence
+from urllib.parse import quote
 
+from icepuffin.assets.time_line import TimeLinePoint
 from icepuffin.ops.search.overview import Overview, ShardState
 
 INLINE_CHARACTERS = 999
 """The longest Markdown that Dagster's UI shows at once"""
 _LIVE, _DEAD, _LINE = "#4f43dd", "#d0d0d8", "#999"
-_WIDTH = 370
-"""Pixels of the metadata column in a window of 1,400 pixels"""
+_LINE_CHARACTERS = 51
+"""Characters of a line that the metadata column has room for, in a window of 1,400 pixels"""
+_WIDTH = 430
+"""Pixels of the metadata column in a window of 1,400 pixels, at least"""
+_PLAIN = " !'()*,-./:;=@_~"
+"""Characters of a drawing that its address has as they are, beside letters and digits"""
 _SHARDS = 24
 """Shards that are drawn; of more, the first ones"""
 
@@ -24,15 +29,15 @@ def value_bars(title: str, labels: Sequence[str], values: Sequence[float]) -> st
     at once. Values below 1 have no bar.
     """
     span = max((math.log10(max(value, 1)) for value in values), default=0.0) or 1.0
-    widths = [round(150 * math.log10(max(value, 1)) / span) for value in values]
-    bars = "".join(f"M90 {14 * row + 3}h{width}v9h-{width}z" for row, width in enumerate(widths))
+    widths = [round(200 * math.log10(max(value, 1)) / span) for value in values]
+    bars = "".join(f"M100 {17 * row + 3}h{width}v11h-{width}z" for row, width in enumerate(widths))
     texts = "".join(
-        f"<text y='{14 * row + 11}'>{html.escape(_cut(label, 15))}<tspan x='{94 + width}'>{value:,.0f}</tspan></text>"
+        f"<text y='{17 * row + 13}'>{html.escape(_cut(label, 15))}<tspan x='{104 + width}'>{value:,.0f}</tspan></text>"
         for row, (label, value, width) in enumerate(zip(labels, values, widths, strict=True))
     )
-    height = 14 * len(values) + 14
-    scale = f"<text x='90' y='{height - 3}' fill='{_LINE}'>log scale</text>"
-    return _inline(title, 320, height, f"<path d='{bars}' fill='{_LIVE}'/>{texts}{scale}")
+    height = 17 * len(values) + 17
+    scale = f"<text x='100' y='{height - 4}' fill='{_LINE}'>log scale</text>"
+    return _inline(title, _WIDTH, height, f"<path d='{bars}' fill='{_LIVE}'/>{texts}{scale}")
 
 
 def version_glance(overview: Overview) -> str | None:
@@ -42,9 +47,36 @@ def version_glance(overview: Overview) -> str | None:
     title = f"index {overview.index} at a glance"
     parts = [_curve(overview), *_shards(overview.shards)]
     for count in range(len(parts), 0, -1):
-        if drawn := _inline(title, _WIDTH, 84, "".join(parts[:count])):
+        if drawn := _inline(title, _WIDTH, 102, "".join(parts[:count])):
             return drawn
     return None
+
+
+def time_line_glance(points: Sequence[TimeLinePoint]) -> str | None:
+    """The newest snapshots as a time line, newest first, as Markdown: as many as can be shown at once, and the one that
+    it is about in any case. None where there is none. Drawn in characters, so that ids can be copied.
+    """
+    nothing = "nothing made" if any(point.is_here for point in points) else "nothing made when this was recorded"
+    for count in range(len(points), 0, -1):
+        last = next((point for point in points[count - 1 :] if point.is_here), points[count - 1])
+        more = f"\n⋮ {len(points) - count} more" if count < len(points) else ""
+        drawn = "\n".join(_point(point, nothing) for point in [*points[: count - 1], last])
+        if len(text := f"```\n{drawn}{more}\n```") <= INLINE_CHARACTERS:
+            return text
+    return None
+
+
+def _point(point: TimeLinePoint, nothing: str) -> str:
+    """A dot, filled where anything was made, with time, operation and rows; then id, what was made and figures, in one
+    line where they fit.
+    """
+    entry, dot = point.entry, "●" if point.made else "○"
+    rows = "" if entry.rows is None else f", {entry.rows:,} rows"
+    here = " ← this one" if point.is_here else ""
+    made = f"{entry.snapshot_id} {point.figures or nothing}"
+    if len(made) > _LINE_CHARACTERS:
+        made = made.replace(" ", "\n│ ", 1)
+    return f"{dot} {entry.committed:%Y-%m-%d %H:%M} {entry.operation}{rows}{here}\n│ {made}"
 
 
 def _curve(overview: Overview) -> str:
@@ -54,14 +86,14 @@ def _curve(overview: Overview) -> str:
         return f"<text y='40'>{overview.without_graphs or 'recall by cost: not measured'}</text>"
     costs = [math.log(max(point.distances, 1.0)) for point in points]
     recalls = [point.recall for point in points]
-    xs = [round(28 + 110 * _share(cost, costs)) for cost in costs]
-    ys = [round(56 - 46 * _share(recall, recalls)) for recall in recalls]
+    xs = [round(36 + 150 * _share(cost, costs)) for cost in costs]
+    ys = [round(66 - 56 * _share(recall, recalls)) for recall in recalls]
     line = " ".join(f"{x},{y}" for x, y in zip(xs, ys, strict=True))
     return (
         f"<polyline points='{line}' fill='none' stroke='{_LIVE}'/>"
-        f"<text y='60'>{min(recalls):.3f}</text><text y='14'>{max(recalls):.3f}</text>"
-        f"<text x='28' y='70'>{points[0].distances:,.0f}</text><text x='125' y='70'>{points[-1].distances:,.0f}</text>"
-        f"<text y='82'>recall@10, distances per query (log scale)</text>"
+        f"<text y='70'>{min(recalls):.3f}</text><text y='14'>{max(recalls):.3f}</text>"
+        f"<text x='36' y='82'>{points[0].distances:,.0f}</text><text x='166' y='82'>{points[-1].distances:,.0f}</text>"
+        f"<text y='98'>recall@10 by distances per query (log)</text>"
     )
 
 
@@ -71,17 +103,18 @@ def _shards(shards: Sequence[ShardState]) -> list[str]:
     if not drawn:
         return []
     most = max(shard.nodes for shard in drawn) or 1
-    step = 150 // len(drawn)
+    step = 190 // len(drawn)
     live_bars, dead_bars = "", ""
     for number, shard in enumerate(drawn):
-        x = 215 + step * number + step // 2
-        high, above = round(54 * shard.live / most), round(54 * shard.tombstones / most)
-        live_bars += f"M{x} 62v-{high}"
-        dead_bars += f"M{x} {62 - high}v-{above}" if above else ""
+        x = 235 + step * number + step // 2
+        high, above = round(64 * shard.live / most), round(64 * shard.tombstones / most)
+        live_bars += f"M{x} 72v-{high}"
+        dead_bars += f"M{x} {72 - high}v-{above}" if above else ""
     width = max(step - 2, 1)
     count = "1 shard" if len(shards) == 1 else f"{len(shards):,} shards"
     count = count if len(shards) <= _SHARDS else f"{_SHARDS} of {count}"
-    title = f"<text x='210' y='82'>rows of {count}; grey: tombstones</text>"
+    dead = "; grey: tombstones" if dead_bars else ""
+    title = f"<text x='235' y='98'>rows of {count}{dead}</text>"
     bars = [f"<path d='{live_bars}' stroke='{_LIVE}' stroke-width='{width}'/>{title}"]
     return [*bars, f"<path d='{dead_bars}' stroke='{_DEAD}' stroke-width='{width}'/>"] if dead_bars else bars
 
@@ -96,7 +129,10 @@ def _cut(text: str, length: int) -> str:
 
 
 def _inline(title: str, width: int, height: int, body: str) -> str | None:
-    """Markdown with the drawing; None where it is longer than what the UI shows at once."""
-    svg = f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' font-size='9'>{body}</svg>"
-    text = f"![{title}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
+    """Markdown with the drawing, on white, as the UI may be dark; None where it is longer than what the UI shows at
+    once.
+    """
+    head = f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' font-size='11'"
+    svg = f"{head} style='background:#fff'>{body}</svg>"
+    text = f"![{title}](<data:image/svg+xml,{quote(svg, safe=_PLAIN)}>)"
     return text if len(text) <= INLINE_CHARACTERS else None

@@ -4,21 +4,23 @@ import base64
 import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
 from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.assets.charts import as_png, drawable
-from icepuffin.assets.glance import INLINE_CHARACTERS
+from icepuffin.assets.glance import INLINE_CHARACTERS, time_line_glance
 from icepuffin.assets.markdown import plain_text
-from icepuffin.assets.newest_snapshots import SnapshotEntry
+from icepuffin.assets.time_line import TimeLinePoint
 from icepuffin.ops.table.summaries import number_of, summary_of
 
 MAX_TABLE_ROWS = 100
 """Rows of a table, at most: each takes some 200 bytes of Dagster's database per materialization"""
-_OF_THE_RUN = ("action", "outcome")
-"""Labels of what a run did, made or not"""
+_TIME_LINE, _SNAPSHOTS = "time line", "snapshots"
+_OF_THE_RUN = (_TIME_LINE, "action", "outcome", _SNAPSHOTS)
+"""Labels of what a run did, made or not, and of what it found"""
 _BARS = 60
 """Bars of a chart, at most: 300 take 6 s of CPU"""
 _MAX_PLOTTED = 2**31 - 1
@@ -29,7 +31,8 @@ _COLOR = "#4f43dd"
 
 def details(report: Any) -> dg.MetadataValue[Any]:
     """All of a frozen report as JSON, behind one link. What is unknown or empty is left out, and of a long table
-    all but its first `MAX_TABLE_ROWS` rows, which are counted.
+    all but its first `MAX_TABLE_ROWS` rows, which are counted. Of a path it has the file's name: the page shows short
+    JSON at once, and a long word there cuts off all that stands above it.
     """
     return dg.MetadataValue.json(_plain(report))
 
@@ -48,29 +51,36 @@ def _plain(value: Any, name: str = "") -> Any:
         return round(value, 4) if math.isfinite(value) else None
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value) if name.endswith("_id") or abs(value) > _MAX_EXACT else value
+    if isinstance(value, str) and name.endswith("_path"):
+        return value.rpartition("/")[2]
     return value if value is None or isinstance(value, bool) else str(value)
 
 
 def plotted(**numbers: float | None) -> dict[str, dg.MetadataValue[Any]]:
-    """Numbers that the UI plots over partitions, by label; those that are unknown are left out."""
-    return {
-        label: number_value(number) for label, number in numbers.items() if number is not None and math.isfinite(number)
-    }
+    """Numbers that the UI plots over partitions, by label; those that are unknown or zero are left out."""
+    known = {label: round(number, 4) for label, number in numbers.items() if number and math.isfinite(number)}
+    return {label: number_value(number) for label, number in known.items() if number}
 
 
 def kept_metadata(
     context: dg.AssetExecutionContext, key: dg.AssetKey, label: str, now: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """Metadata of a run that has made nothing, as all was there: that of the partition's last materialisation, where
-    the two are the same at `label`, so that Dagster shows what the work took, and not the zeros of `now`. What the run
-    did is from `now`.
+    the details of the two are the same at `label`, so that Dagster shows what the work took, and not that of `now`.
+    What the run did and found is from `now`.
     """
     partition = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[context.partition_key])
     for record in context.instance.fetch_materializations(partition, limit=1).records:
         event = record.asset_materialization
-        if event is not None and event.metadata.get(label) == now.get(label):
+        if event is not None and _detail(event.metadata, label) == _detail(now, label) is not None:
             return {**now, **event.metadata, **{name: now[name] for name in _OF_THE_RUN if name in now}}
     return now
+
+
+def _detail(metadata: Mapping[str, Any], label: str) -> Any:
+    found = metadata.get("details")
+    value = found.value if isinstance(found, dg.JsonMetadataValue) else None
+    return value.get(label) if isinstance(value, Mapping) else None
 
 
 def readable_bytes(count: float) -> str:
@@ -83,44 +93,59 @@ def readable_bytes(count: float) -> str:
 
 
 def bullet_list(lines: Mapping[str, str]) -> dg.MetadataValue[Any]:
-    """Markdown that the UI shows at once: a line per entry, with its name in bold. A text, which may quote a path or a
-    name of the table's, shows as it is: it makes no link, picture or line.
+    """Markdown that the UI shows at once: a line per entry that has a text, its name in bold. A text, which may quote
+    a path or a name of the table's, shows as it is: it makes no link, picture or line.
     """
-    bullets = (f"* **{plain_text(name)}:** {plain_text(text)}" for name, text in lines.items())
+    bullets = (f"* **{plain_text(name)}:** {plain_text(text)}" for name, text in lines.items() if text)
     return dg.MetadataValue.md("\n".join(bullets)[:INLINE_CHARACTERS])
 
 
-def snapshots_table(entries: Sequence[SnapshotEntry]) -> dg.MetadataValue[Any]:
-    """The newest snapshots as a table in the UI: partition keys are ids, and people search by time and operation."""
-    return dg.MetadataValue.table(
-        [
-            dg.TableRecord(
-                {
-                    "snapshot": str(entry.snapshot_id),
-                    "committed (UTC)": f"{entry.committed:%Y-%m-%d %H:%M}",
-                    "operation": entry.operation,
-                    "rows": f"+{_count(entry.rows_added)} -{_count(entry.rows_removed)}",
-                    "refs": " ".join(entry.refs),
-                    "derived": " ".join(entry.derived) or "not yet",
-                }
-            )
-            for entry in entries
-        ]
-    )
+def time_line_metadata(points: Sequence[TimeLinePoint]) -> dict[str, dg.MetadataValue[Any]]:
+    """The newest snapshots as a picture, and as a table: partition keys are ids, and people search by time and
+    operation. Empty where there are none.
+    """
+    drawn = time_line_glance(points)
+    picture_of_them = {_TIME_LINE: dg.MetadataValue.md(drawn)} if drawn else {}
+    return {**picture_of_them, **({_SNAPSHOTS: linked_table([_cells(point) for point in points])} if points else {})}
+
+
+def _cells(point: TimeLinePoint) -> dict[str, str]:
+    entry = point.entry
+    return {
+        "snapshot": str(entry.snapshot_id),
+        "committed (UTC)": f"{entry.committed:%Y-%m-%d %H:%M}",
+        "operation": entry.operation,
+        "rows": _count(entry.rows),
+        "added": _count(entry.rows_added),
+        "removed": _count(entry.rows_removed),
+        "refs": " ".join(entry.refs),
+        "made": point.made,
+        "recall@10": "" if point.recall is None else f"{point.recall:.4f}",
+        "seconds": "" if point.seconds is None else f"{point.seconds:,.1f}",
+    }
 
 
 def _count(rows: int | None) -> str:
     return "?" if rows is None else f"{rows:,}"
 
 
-def snapshot_metadata(snapshot: Snapshot | None) -> dict[str, dg.MetadataValue[Any]]:
-    """Time and operation of the commit, as the partition key is only an id. Empty for a snapshot that has expired."""
+def linked_table(rows: Sequence[Mapping[str, str]]) -> dg.MetadataValue[Any]:
+    """The first `MAX_TABLE_ROWS` rows as a table in Markdown, which the UI shows after a click: within the page a wide
+    table cuts off all that stands above it. Columns without any value are left out.
+    """
+    shown = rows[:MAX_TABLE_ROWS]
+    columns = [column for column in (shown[0] if shown else {}) if any(row[column] for row in shown)]
+    lines = [columns, ["---"] * len(columns), *([plain_text(row[column]) for column in columns] for row in shown)]
+    text = "\n".join(f"|{'|'.join(line)}|" for line in lines)
+    return dg.MetadataValue.md(text.ljust(INLINE_CHARACTERS + 1))
+
+
+def when_and_how(snapshot: Snapshot | None) -> str:
+    """Time and operation of a commit in words, as the partition key is only an id."""
     if snapshot is None:
-        return {}
-    return {
-        "committed": dg.MetadataValue.timestamp(snapshot.timestamp_ms / 1000),
-        "operation": dg.MetadataValue.text(snapshot.summary.operation.value if snapshot.summary else "unknown"),
-    }
+        return "has expired"
+    operation = snapshot.summary.operation.value if snapshot.summary else "unknown operation"
+    return f"{operation}, committed {datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def total_metadata(snapshot: Snapshot) -> dict[str, dg.MetadataValue[Any]]:
@@ -134,7 +159,9 @@ def total_metadata(snapshot: Snapshot) -> dict[str, dg.MetadataValue[Any]]:
         return {}
     return {
         "summary": bullet_list(_totals_in_words(totals)),
-        **{name: number_value(count) for name, count in totals.items()},
+        **plotted(
+            rows=max(0, totals.get("records", 0) - totals.get("position deletes", 0)), bytes=totals.get("files size")
+        ),
     }
 
 
@@ -148,22 +175,6 @@ def _totals_in_words(totals: Mapping[str, int]) -> dict[str, str]:
     if "files size" in totals:
         words["bytes"] = readable_bytes(totals["files size"])
     return words
-
-
-def as_table(rows: Sequence[Any]) -> dg.MetadataValue[Any]:
-    """Frozen dataclasses as a table in the UI, one per row; the first `MAX_TABLE_ROWS` alone."""
-    return dg.MetadataValue.table([dg.TableRecord(_cells(row)) for row in rows[:MAX_TABLE_ROWS]])
-
-
-def _cells(row: Any) -> dict[str, str | int | float | bool]:
-    return {field.name: _cell(getattr(row, field.name)) for field in dataclasses.fields(row)}
-
-
-def _cell(value: Any) -> str | int | float | bool:
-    """A value of a plain type: Dagster cannot store enumerations."""
-    if isinstance(value, str):
-        return str(value)
-    return value if isinstance(value, int) else round(float(value), 4)
 
 
 def number_value(value: float) -> dg.MetadataValue[Any]:

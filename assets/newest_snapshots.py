@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
@@ -57,11 +56,16 @@ class SnapshotEntry:
         return (*(("theta_sketches",) if self.sketches else ()), *self.indexes)
 
 
-def newest_snapshots(table: Table, spec: TableSpec, count: int | None = None) -> tuple[SnapshotEntry, ...]:
-    """The last `count` data snapshots of all branches, newest first; None: all that the metadata has."""
+def newest_snapshots(
+    table: Table, spec: TableSpec, count: int | None = None, *, also: SnapshotId | None = None
+) -> tuple[SnapshotEntry, ...]:
+    """The last `count` data snapshots of all branches, newest first, and behind them `also`, where it is older; None:
+    all that the metadata has.
+    """
     ordered = sorted(table.metadata.snapshots, key=lambda item: (item.sequence_number or 0, item.timestamp_ms))
     derived = derived_ids(table.metadata)
-    newest = tuple(islice((item for item in reversed(ordered) if item.snapshot_id not in derived), count))
+    data = [item for item in reversed(ordered) if item.snapshot_id not in derived]
+    newest = [item for place, item in enumerate(data) if count is None or place < count or item.snapshot_id == also]
     refs = _refs(table)
     statistics = statistics_by_id(table.metadata)
     indexed = {

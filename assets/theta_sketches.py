@@ -1,11 +1,13 @@
 """The theta sketches of one snapshot: an estimate of how many distinct values (NDV) each column has."""
 
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
 
 from icepuffin.assets.derived_asset import derived_asset
 from icepuffin.assets.glance import value_bars
+from icepuffin.assets.markdown import plain_text
 from icepuffin.assets.metadata import (
     bar_chart,
     bullet_list,
@@ -13,10 +15,12 @@ from icepuffin.assets.metadata import (
     kept_metadata,
     plotted,
     readable_bytes,
-    snapshot_metadata,
+    time_line_metadata,
+    when_and_how,
 )
 from icepuffin.assets.partitions import snapshot_of
 from icepuffin.assets.spec import TableSpec
+from icepuffin.assets.time_line import SKETCHES, seconds_of, time_line
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.tasks.task_runner import RunContext
@@ -38,15 +42,8 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
         if report.note:
             context.log.info(report.note)
         metadata: dict[str, Any] = {
-            **_drawing(report),
-            "summary": bullet_list(_summary(report)),
-            **snapshot_metadata(snapshots_by_id(run.table.metadata).get(report.snapshot_id)),
-            "outcome": dg.MetadataValue.text(str(report.outcome)),
-            **plotted(**{f"ndv/{column}": report.ndv[column] for column in list(report.ndv)[:_MAX_PLOTTED_COLUMNS]}),
-            **plotted(bytes=report.bytes_written, seconds=report.seconds),
-            "details": details(report),
-            **({"statistics_path": dg.MetadataValue.path(report.statistics_path)} if report.statistics_path else {}),
-            **(engine.cost_model.report_costs(report) if engine.cost_model else {}),
+            **sketches_metadata(run, report, spec),
+            **(plotted(**engine.cost_model.report_costs(report)) if engine.cost_model else {}),
         }
         is_repeat = report.outcome is ThetaOutcome.CURRENT
         return dg.MaterializeResult(
@@ -59,27 +56,58 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
         spec.theta_key,
         make,
         description=(
-            "Estimated number of distinct values (NDV) of each column, in the snapshot's statistics file, where Spark "
-            "and Trino look for it."
+            "How many distinct values (NDV) each column has, as estimates for query planners: in the statistics file "
+            "of each snapshot, where Spark and Trino look for it. Each partition is a snapshot of the table, whose id "
+            "is the key; the time line says when each was written. In a shell: "
+            f"{plain_text(f'icepuffin stats {spec.identifier}')}"
         ),
     )
+
+
+def sketches_metadata(run: RunContext, report: ThetaReport, spec: TableSpec) -> dict[str, dg.MetadataValue[Any]]:
+    """The sketches on the table's time line, as bars, in words, and in the numbers that are plotted."""
+    snapshot = snapshots_by_id(run.table.metadata).get(report.snapshot_id)
+    points = time_line(run.table, spec, name=SKETCHES, here=report.snapshot_id)
+    if report.outcome is ThetaOutcome.CURRENT:
+        report = replace(report, seconds=seconds_of(points, report.seconds))
+    line = time_line_metadata(points)
+    table = {"snapshots": line.pop("snapshots")} if "snapshots" in line else {}
+    words = {
+        "summary": bullet_list({"snapshot": when_and_how(snapshot), **_summary(report)}),
+        "outcome": dg.MetadataValue.text(str(report.outcome)),
+    }
+    if not any(report.ndv.values()):
+        return {**line, **words}
+    return {
+        **line,
+        **_drawing(report),
+        **words,
+        **plotted(**{f"ndv/{column}": report.ndv[column] for column in list(report.ndv)[:_MAX_PLOTTED_COLUMNS]}),
+        **plotted(bytes=report.bytes_written, seconds=report.seconds),
+        **table,
+        "details": details(report),
+    }
 
 
 def _drawing(report: ThetaReport) -> dict[str, dg.MetadataValue[Any]]:
     """The estimates as bars: shown at once where they are few, else as a picture to open."""
     if not report.ndv:
         return {}
-    title, columns, values = "distinct values (estimates)", list(report.ndv), list(report.ndv.values())
+    title, columns, values = "distinct values", list(report.ndv), list(report.ndv.values())
     inline = value_bars(title, columns, values)
     return {title: dg.MetadataValue.md(inline) if inline else bar_chart(title, columns, values, log=True)}
 
 
 def _summary(report: ThetaReport) -> dict[str, str]:
-    expected = f"; {report.estimate.seconds:,.1f} s estimated" if report.estimate else ""
+    known = report.files_reused
+    files = (
+        f"{report.files_sketched:,} read" if report.files_sketched else "",
+        f"{known:,} known from before" if known else "",
+    )
     return {
-        "outcome": f"{report.outcome}{'' if report.fresh else ', not all of this very snapshot'}",
-        "files": f"{report.files_sketched:,} read, {report.files_reused:,} known from before",
-        "bytes": f"{readable_bytes(report.bytes_written)} written",
-        "time": f"{report.seconds:,.1f} s{expected}",
-        **({"note": report.note} if report.note else {}),
+        "outcome": f"{report.outcome}{'' if report.fresh or not report.ndv else ', not all of this very snapshot'}",
+        "files": ", ".join(filter(None, files)),
+        "bytes": f"{readable_bytes(report.bytes_written)} written" if report.bytes_written else "",
+        "time": f"{report.seconds:,.1f} s",
+        "note": report.note,
     }

@@ -304,7 +304,7 @@ CONSTANTS: tuple[tuple[str, str, str, str, float], ...] = (
     ),
     ("concepts.md", "once for each factor of {} in size", "ops.theta.sketch_packs", "_CLASS", 1),
     ("operations.md", "a picture over the last {} versions", "assets.checks", "_VERSIONS_DRAWN", 1),
-    ("operations.md", "**Overview**: the newest {} snapshots", "orchestration.sensor.facts", "_MAX_SNAPSHOTS", 1),
+    ("operations.md", "`snapshots` has the newest {} as a table", "assets.time_line", "_MAX_SNAPSHOTS", 1),
     ("operations.md", "a table of shards: at most {},", "assets.metadata", "MAX_TABLE_ROWS", 1),
     ("operations.md", "is {} MiB for the process", "ops.tasks.task_runner", "PROCESS_MEMORY", MIB),
     ("operations.md", "takes {} times the mean shard as the largest", "ops.index.planning.sizes", "IMBALANCE", 1),

@@ -46,17 +46,10 @@ class CostModel:
         return self.compute_hour * seconds / 3600 + traffic / _GIB
 
     def report_costs(self, report: RunReport) -> dict[str, float]:
-        """`cost/<currency>` of a run and, where it was estimated, `cost/<currency> estimated`.
-
-        Both use the estimated bytes read: executors do not count what they read.
-        """
-        estimate = report.estimate
-        bytes_read = estimate.bytes_read if estimate else 0
+        """`cost/<currency>` of a run, with the estimated bytes read: executors do not count what they read."""
+        bytes_read = report.estimate.bytes_read if report.estimate else 0
         cost = self.cost(seconds=report.seconds, bytes_read=bytes_read, bytes_written=report.bytes_written)
-        costs = {f"cost/{self.currency}": cost}
-        if estimate is not None:
-            costs[f"cost/{self.currency} estimated"] = self.estimate_cost(estimate)
-        return costs
+        return {f"cost/{self.currency}": cost}
 
     def estimate_cost(self, estimate: RunEstimate) -> float:
         """Cost of a run that has not begun."""

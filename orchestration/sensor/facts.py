@@ -11,12 +11,12 @@ from dagster import DagsterRunStatus, RunsFilter
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from icepuffin.assets.checks import current_lag, freshness_evaluation, is_late, lag_metadata
-from icepuffin.assets.metadata import snapshot_metadata, snapshots_table, total_metadata
-from icepuffin.assets.newest_snapshots import newest_snapshots
+from icepuffin.assets.checks import current_lag, freshness_evaluation, is_late, lag_in_words, lag_metadata
+from icepuffin.assets.metadata import time_line_metadata, total_metadata
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import HIDDEN_TAGS, RUN_NUMBERS, has_numbers, with_numbers
+from icepuffin.assets.time_line import time_line
 from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.index.planning.own_versions import why_given_up
 from icepuffin.ops.index.upkeep.freshness import missing_ref
@@ -50,8 +50,6 @@ _TEXT = re.compile(r'"([^"]*)"')
 """A text in JSON, where it is as short as a partition key"""
 _MAX_NAMED_PARTITIONS = 1000
 """The most partitions that a query of Dagster's database names; for more, all are fetched."""
-_MAX_SNAPSHOTS = 20
-"""Snapshots in the list that the newest snapshot's event carries."""
 _UNFINISHED = [
     DagsterRunStatus.QUEUED,
     DagsterRunStatus.NOT_STARTED,
@@ -222,11 +220,10 @@ def snapshot_materialization(
         asset_key=spec.key,
         partition=key,
         metadata={
-            **({"snapshots": snapshots_table(newest_snapshots(newest_of, spec, _MAX_SNAPSHOTS))} if newest_of else {}),
-            **snapshot_metadata(snapshot),
+            **(time_line_metadata(time_line(newest_of, spec)) if newest_of else {}),
+            "committed": dg.MetadataValue.timestamp(snapshot.timestamp_ms / 1000),
+            "operation": snapshot.summary.operation.value if snapshot.summary else "unknown",
             **total_metadata(snapshot),
-            "snapshot_id": key,
-            "sequence number": snapshot.sequence_number or 0,
         },
         tags={"dagster/data_version": key},
     )
@@ -250,7 +247,8 @@ def freshness_events(
         late = is_late(spec, lag)
         states[index.name] = _freshness_state(reported.get(index.name), lag.snapshots, late=late)
         if reported.get(index.name) != states[index.name]:
-            events.append(freshness_evaluation(spec, index.name, passed=not late, metadata=lag_metadata(lag)))
+            words, metadata = lag_in_words(lag), lag_metadata(lag)
+            events.append(freshness_evaluation(spec, index.name, passed=not late, metadata=metadata, description=words))
     return events, states
 
 

@@ -1,11 +1,17 @@
 """Pictures that the UI shows without a click."""
 
-import base64
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from urllib.parse import unquote
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from icepuffin.assets.glance import INLINE_CHARACTERS, value_bars, version_glance
+from icepuffin.assets.glance import INLINE_CHARACTERS, time_line_glance, value_bars, version_glance
+from icepuffin.assets.newest_snapshots import SnapshotEntry
+from icepuffin.assets.time_line import TimeLinePoint
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.recall.curves import Width
 from icepuffin.ops.search.overview import Overview, ShardState
 
@@ -15,8 +21,9 @@ SVG = "{http://www.w3.org/2000/svg}"
 def drawing(markdown: str | None) -> ET.Element:
     assert markdown is not None
     assert len(markdown) <= INLINE_CHARACTERS
-    image = base64.b64decode(markdown.partition("data:image/svg+xml;base64,")[2].rstrip(")"))
-    return ET.fromstring(image)  # noqa: S314  our own
+    address = markdown.partition("](<data:image/svg+xml,")[2].removesuffix(">)")
+    assert not set(address) & set('<>&#"\\\n'), "nothing that Markdown or an address takes for its own"
+    return ET.fromstring(unquote(address))  # noqa: S314  our own
 
 
 def texts(svg: ET.Element) -> list[str]:
@@ -57,15 +64,67 @@ def test_values_without_a_logarithm_have_no_bar() -> None:
 @pytest.mark.parametrize("tombstones", [0, 10])
 def test_a_version_is_drawn_inline_however_many_shards_it_has(shards: int, tombstones: int) -> None:
     shown = texts(drawing(version_glance(seen(shards, tombstones=tombstones))))
-    assert shown[:5] == ["0.900", "0.960", "100", "2,700", "recall@10, distances per query (log scale)"]
+    assert shown[:5] == ["0.900", "0.960", "100", "2,700", "recall@10 by distances per query (log)"]
 
 
 def test_shards_are_drawn_with_their_tombstones() -> None:
     svg = drawing(version_glance(seen(4, tombstones=10)))
     assert [path.get("stroke") for path in svg.iter(f"{SVG}path")] == ["#4f43dd", "#d0d0d8"]
     assert texts(svg)[-1] == "rows of 4 shards; grey: tombstones"
-    assert len(list(drawing(version_glance(seen(4))).iter(f"{SVG}path"))) == 1
+    undamaged = drawing(version_glance(seen(4)))
+    assert len(list(undamaged.iter(f"{SVG}path"))) == 1
+    assert texts(undamaged)[-1] == "rows of 4 shards"
 
 
 def test_a_glance_reports_a_curve_that_was_not_measured() -> None:
     assert texts(drawing(version_glance(seen(1, curve=0))))[0] == "recall by cost: not measured"
+
+
+def point(number: int, *, made: str = "refreshed", rows: int | None = 4_935, is_here: bool = False) -> TimeLinePoint:
+    """The snapshot that was written `number` hours before the newest."""
+    written = datetime(2026, 11, 29, 23, 12, tzinfo=UTC) - timedelta(hours=number)
+    counts = {"rows_added": 1, "rows_removed": 0, "rows": rows}
+    entry = SnapshotEntry(
+        SnapshotId(3_051_729_675_574_597_004 + number), written, "append", refs=(), sketches=True, indexes=("e",),
+        missing=(), given_up=(), **counts,
+    )  # fmt: skip
+    recall, seconds = (0.9912, 1.23) if made else (None, None)
+    return TimeLinePoint(entry, made, recall, seconds, is_here=is_here)
+
+
+def drawn(points: Sequence[TimeLinePoint]) -> list[str]:
+    text = time_line_glance(points) or ""
+    assert len(text) <= INLINE_CHARACTERS
+    assert (text[:4], text[-4:]) == ("```\n", "\n```"), "Markdown shows it as it is"
+    return text.splitlines()[1:-1]
+
+
+def test_each_snapshot_of_a_time_line_has_its_time_and_its_id() -> None:
+    points = [point(0, made=""), point(1, made="sketches, e"), point(2, rows=None)]
+    assert drawn(points) == [
+        "○ 2026-11-29 23:12 append, 4,935 rows",
+        "│ 3051729675574597004",
+        "│ nothing made when this was recorded",
+        "● 2026-11-29 22:12 append, 4,935 rows",
+        "│ 3051729675574597005",
+        "│ sketches, e, recall 0.9912, 1.2 s",
+        "● 2026-11-29 21:12 append",
+        "│ 3051729675574597006 refreshed, recall 0.9912, 1.2 s",
+    ]
+    lines = drawn([replace(point(0, made=""), is_here=True)])
+    assert lines == ["○ 2026-11-29 23:12 append, 4,935 rows ← this one", "│ 3051729675574597004 nothing made"]
+
+
+@pytest.mark.parametrize("here", [0, 3, 19])
+def test_a_long_time_line_has_the_newest_snapshots_and_its_own(here: int) -> None:
+    *shown, more = drawn([point(number, is_here=number == here) for number in range(20)])
+    ids = [int(line.split()[1]) - 3_051_729_675_574_597_004 for line in shown[1::2]]
+    assert len(ids) >= 9, "as many as fit"
+    assert ids == [*range(len(ids) - 1), max(here, len(ids) - 1)]
+    (own,) = (number for number, line in enumerate(shown[::2]) if line.endswith("append, 4,935 rows ← this one"))
+    assert ids[own] == here
+    assert more == f"⋮ {20 - len(ids)} more"
+
+
+def test_a_table_without_snapshots_has_no_time_line() -> None:
+    assert time_line_glance([]) is None

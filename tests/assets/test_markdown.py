@@ -57,7 +57,7 @@ def test_names_of_a_table_show_as_they_are_in_all_its_descriptions() -> None:
     texts = [shown(text) for text in descriptions(table_definitions(spec, GarbageSettings(), engine))]
     about = [text for text in texts if ODD in text]
     assert not [text for text in texts if "<" in text.replace(ODD, "")]
-    assert len(about) == 7  # the table and the index, the sensor and four jobs
+    assert len(about) == 8  # the table, its sketches and its index, the sensor and four jobs
     (description,) = [text for text in about if "Iceberg table" in text]
     assert description.count(ODD) == 4  # the table, its catalog, a ref and the note
 

@@ -13,12 +13,13 @@ from dagster import serialize_value
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from icepuffin.assets.ann_index import _changed_first
+from icepuffin.assets.glance import INLINE_CHARACTERS
 from icepuffin.assets.metadata import (
     MAX_TABLE_ROWS,
-    as_table,
     bar_chart,
     bullet_list,
     details,
+    linked_table,
     plotted,
     readable_bytes,
     total_metadata,
@@ -83,6 +84,10 @@ def test_details_are_plain_values_and_ids_are_text() -> None:
     }
 
 
+def test_details_have_the_names_of_files_and_no_folder() -> None:
+    assert detailed({"statistics_path": "s3://bucket/table/metadata/1-a.stats"}) == {"statistics_path": "1-a.stats"}
+
+
 def test_a_number_that_javascript_would_round_is_text() -> None:
     assert detailed(Report(rows=2**53))["rows"] == 2**53
     assert detailed(Report(rows=2**53 + 1))["rows"] == "9007199254740993"
@@ -102,7 +107,7 @@ def test_a_long_table_is_cut_and_says_how_much_it_leaves_out() -> None:
 def test_numbers_past_32_bits_are_floats_which_the_ui_does_not_wrap() -> None:
     kinds = [type(plotted(rows=rows)["rows"]) for rows in (2**31 - 1, 2**31)]
     assert kinds == [dg.IntMetadataValue, dg.FloatMetadataValue], "equal numbers are equal values"
-    shown = plotted(bytes=5_000_000_000, rows=2**31 - 1, recall=None, seconds=float("nan"))
+    shown = plotted(bytes=5_000_000_000, rows=2**31 - 1, recall=None, seconds=float("nan"), gone=0, part=0.00001)
     assert shown == {"bytes": dg.MetadataValue.float(5e9), "rows": dg.MetadataValue.int(2**31 - 1)}
 
 
@@ -123,12 +128,8 @@ def test_the_totals_of_a_snapshot_are_words_and_numbers() -> None:
         "* **bytes:** 4.0 MiB",
     ]
     assert {name: value.value for name, value in result.items() if name != "summary"} == {
-        "records": 4935,
-        "data files": 11,
-        "files size": 4_183_337,
-        "delete files": 10,
-        "position deletes": 324,
-        "equality deletes": 0,
+        "rows": 4935 - 324,
+        "bytes": 4_183_337,
     }
     assert total_metadata(_snapshot(totals))["summary"].value.splitlines()[1:] == ["* **bytes:** 4.0 MiB"]
     assert total_metadata(_snapshot({})) == {}
@@ -140,12 +141,12 @@ def _snapshot(summary: Mapping[str, str]) -> Snapshot:
     )
 
 
-def test_parts_become_a_table() -> None:
-    records = as_table((Part(0, Way.NEW, 0.98), Part(1, "copied", 0.991234))).value.records
-    assert [record.data for record in records] == [
-        {"number": 0, "how": "new", "recall": 0.98},
-        {"number": 1, "how": "copied", "recall": 0.9912},
-    ]
+def test_a_table_is_a_link_however_short_and_has_no_empty_column() -> None:
+    table = linked_table([{"ref": "a|b", "note": "", "rows": "7"}, {"ref": "", "note": "", "rows": "8"}]).value
+    assert len(table) > INLINE_CHARACTERS
+    assert table.strip().splitlines() == ["|ref|rows|", "|---|---|", r"|a\|b|7|", "||8|"]
+    long = linked_table([{"shard": str(number)} for number in range(MAX_TABLE_ROWS + 1)]).value
+    assert len(long.strip().splitlines()) == 2 + MAX_TABLE_ROWS
 
 
 def test_a_chart_is_a_small_inline_png() -> None:

@@ -2,11 +2,12 @@
 
 import base64
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 import dagster as dg
 import pytest
@@ -14,11 +15,18 @@ from dagster import serialize_value
 from pyiceberg.table import Table
 
 from icepuffin.assets import ann_index
-from icepuffin.assets.ann_index import layout_result, version_drawings, version_metadata
+from icepuffin.assets.ann_index import _summary, _version, layout_result, version_drawings, version_metadata
 from icepuffin.assets.charts import render
 from icepuffin.assets.checks import recall_so_far
+from icepuffin.assets.spec import TableSpec
+from icepuffin.assets.table_settings import TableSettings
+from icepuffin.assets.theta_sketches import sketches_metadata
+from icepuffin.assets.time_line import SKETCHES, time_line
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.binding.measurements import Measurement
+from icepuffin.ops.index import materialize_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.index.upkeep.recall_history import RecallMeasurement, recall_drift, recall_history
 from icepuffin.ops.index.versions.layout_fit import LayoutFit
 from icepuffin.ops.model import Action, How, ShardId, SnapshotId
@@ -27,6 +35,7 @@ from icepuffin.ops.runs.index_runs import refresh_index
 from icepuffin.ops.search.overview import Overview, ShardState
 from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.tasks.task_runner import RunContext
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
@@ -34,6 +43,11 @@ from icepuffin.orchestration.settings import load
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.orchestration.lake import make_lake
+
+SUMMARIZED = IndexReport(
+    table="t", index="e", snapshot_id=SnapshotId(1), action=Action.REFRESHED, reason="", build_id="", files=1,
+    seconds=1.0, stage_seconds={}, recall=0.97,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +62,8 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     for snapshot in table.metadata.snapshots:
         run = engine.run_on(table, snapshot.snapshot_id)
         report = refresh_index(run, index, snapshot.snapshot_id)
-    return {name: item.value for name, item in version_drawings(run, index, report).items()}
+    drawings, since_build = version_drawings(run, index, _version(run, index, report))
+    return {**{name: item.value for name, item in drawings.items()}, "since build": since_build}
 
 
 def png(text: object) -> bytes:
@@ -63,13 +78,26 @@ def test_a_version_is_drawn_in_its_metadata(shown: dict[str, object]) -> None:
 
 
 def test_a_version_is_seen_without_a_click(shown: dict[str, object]) -> None:
-    assert str(shown["at a glance"]).startswith("![index embedding at a glance](data:image/svg+xml;base64,")
+    assert str(shown["at a glance"]).startswith("![index embedding at a glance](<data:image/svg+xml,%3Csvg ")
     assert len(str(shown["at a glance"])) < 1000
 
 
-def records_of(table: object) -> list[dg.TableRecord]:
-    assert isinstance(table, dg.TableMetadataValue)
-    return [*table.records]
+def rows_of(table: dg.MetadataValue[Any]) -> list[dict[str, str]]:
+    """The rows of a table in Markdown."""
+    columns, rule, *rows = (line.split("|")[1:-1] for line in str(table.value).strip().splitlines())
+    assert set(rule) == {"---"}
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def spec_of(*indexes: IndexDefinition) -> TableSpec:
+    return TableSpec(TableSettings(catalog="demo", name="db.t"), indexes)
+
+
+def numbers_of(metadata: Mapping[str, dg.MetadataValue[Any]]) -> list[str]:
+    """Labels that the UI plots."""
+    plotted = dg.IntMetadataValue | dg.FloatMetadataValue
+    assert all(value.value for value in metadata.values() if isinstance(value, plotted)), "no zero"
+    return [name for name, value in metadata.items() if isinstance(value, plotted)]
 
 
 def test_shards_that_were_written_come_first_where_a_table_leaves_some_out(table_factory: Callable[..., Table]) -> None:
@@ -79,13 +107,13 @@ def test_shards_that_were_written_come_first_where_a_table_leaves_some_out(table
     table.append(make_rows(2_100, 2_130))
     report = index_head(table, definition)
     assert [shard.how for shard in report.shard_reports] == [How.COPIED] * 105 + [How.BUILT]
-    metadata = version_metadata(RunContext(table.refresh(), STORAGE), definition, report)
-    shown = [record.data for record in records_of(metadata["shards"])]
+    metadata = version_metadata(RunContext(table.refresh(), STORAGE), definition, report, spec_of(definition))
+    shown = rows_of(metadata["shards"])
     listed: Any = metadata["details"].value
     for rows in (shown, listed["shard_reports"], listed["estimate"]["shards"]):
         assert [row["how"] for row in rows[:100]] == ["built", *["copied"] * 99]
     assert (listed["shard_reports"][100:], listed["estimate"]["shards"][100:]) == (["6 more"], ["6 more"])
-    recalls = [row["recall"] for row in shown[1:]]
+    recalls = [row["recall@10"] for row in shown[1:]]
     assert recalls == sorted(recalls)
 
 
@@ -108,18 +136,23 @@ def test_an_index_without_graphs_is_shown_as_one(table_factory: Callable[..., Ta
     table.append(make_rows(0, 60))
     definition = replace(DEFINITION, method="centroid")
     report = index_head(table, definition)
-    metadata = version_metadata(RunContext(table.refresh(), STORAGE), definition, report)
+    metadata = version_metadata(RunContext(table.refresh(), STORAGE), definition, report, spec_of(definition))
     assert "answers are exact" in str(metadata["summary"].value)
     assert metadata["rows"].value == 60
-    assert not [name for name in metadata if "recall" in name]
-    drawn = base64.b64decode(str(metadata["at a glance"].value).partition("base64,")[2].rstrip(")")).decode()
+    assert numbers_of(metadata) == ["rows", "bytes", "seconds"]
+    drawn = unquote(str(metadata["at a glance"].value))
     assert "no graphs: 3 balls around the vectors of 1 file" in drawn
     assert png(metadata["picture"].value)
 
 
-def test_recall_since_the_last_build_is_a_number_that_plots(shown: dict[str, object]) -> None:
-    assert isinstance(shown["recall since build"], float)
-    assert abs(shown["recall since build"]) < 0.1
+def test_recall_since_the_last_build_is_told(shown: dict[str, object]) -> None:
+    assert isinstance(shown["since build"], float)
+    assert abs(shown["since build"]) < 0.1
+    texts = [
+        _summary(DEFINITION, SUMMARIZED, change)["recall@10"].removesuffix("; at least 0.8 is required")
+        for change in (0.0, 0.00001, -0.0123)
+    ]
+    assert texts == ["0.9700", "0.9700", "0.9700, -0.0123 since it was built anew"]
 
 
 def test_recall_is_drawn_over_the_versions() -> None:
@@ -160,9 +193,8 @@ def test_the_change_of_recall_of_a_version_does_not_count_later_ones(monkeypatch
     monkeypatch.setattr(ann_index, "overview", lambda *_, **__: None)
     table: Any = None
     for number, drift in ((1, 0.0), (2, 0.05), (3, -0.4)):
-        report: Any = SimpleNamespace(index_snapshot_id=number)
-        drawings = version_drawings(RunContext(table, STORAGE), DEFINITION, report)
-        assert drawings == {"recall since build": dg.MetadataValue.float(drift)}
+        version = next(one for one in versions if one.index_snapshot_id == number)
+        assert version_drawings(RunContext(table, STORAGE), DEFINITION, version) == ({}, pytest.approx(drift))
 
 
 def test_the_history_is_in_the_order_of_the_data_snapshots_whenever_their_versions_were_made() -> None:
@@ -184,21 +216,72 @@ def test_the_history_is_in_the_order_of_the_data_snapshots_whenever_their_versio
     assert [one.index_snapshot_id for one in recall_history([later, versions[0]])] == [1, 7]
 
 
-def test_a_page_has_fifteen_rows_and_that_of_an_empty_snapshot_three(table_factory: Callable[..., Table]) -> None:
-    table = table_factory()
+def test_a_page_has_fifteen_rows_and_that_of_an_empty_snapshot_few(table_factory: Callable[..., Table]) -> None:
+    table, spec = table_factory(), spec_of(DEFINITION)
     table.append(ROWS.empty_table())
-    empty = version_metadata(RunContext(table.refresh(), STORAGE), DEFINITION, index_head(table))
-    assert list(empty) == ["summary", "committed", "action"]
+    empty = version_metadata(RunContext(table.refresh(), STORAGE), DEFINITION, index_head(table), spec)
+    assert list(empty) == ["time line", "summary", "action"]
     table.append(make_rows(0, 60))
     report = index_head(table)
-    full = version_metadata(RunContext(table.refresh(), STORAGE), DEFINITION, report)
+    full = version_metadata(RunContext(table.refresh(), STORAGE), DEFINITION, report, spec)
     assert len(full) <= 15
-    assert next(iter(full)) == "at a glance", "the picture first"
-    numbers = [name for name, value in full.items() if isinstance(value.value, int | float) and name != "committed"]
-    assert numbers == ["recall", "recall since build", "rows", "bytes", "seconds", "tombstones"], "what is plotted"
+    assert list(full)[:4] == ["time line", "at a glance", "summary", "action"], "the pictures first"
+    assert numbers_of(full) == ["recall", "rows", "bytes", "seconds"], "what is plotted"
     assert replace(report, tombstones=20).tombstone_ratio == 0.25
-    dead = version_metadata(RunContext(table, STORAGE), DEFINITION, replace(report, tombstones=20))
+    dead = version_metadata(RunContext(table, STORAGE), DEFINITION, replace(report, tombstones=20), spec)
+    assert numbers_of(dead) == ["recall", "rows", "bytes", "seconds", "tombstones"]
     assert dead["tombstones"] == dg.MetadataValue.float(0.25)
+    assert " 0 " not in str(full["summary"].value), "no zero"
+
+
+def test_the_time_line_of_an_index_and_of_sketches_has_what_was_made_and_what_it_took(
+    table_factory: Callable[..., Table],
+) -> None:
+    """Each on its own page, whoever writes the table; the table's own has all."""
+    table, spec = table_factory(), spec_of(DEFINITION)
+    for start in (0, 60):
+        table.append(make_rows(start, start + 60))
+    old, new = (SnapshotId(snapshot.snapshot_id) for snapshot in table.metadata.snapshots)
+    run = RunContext(table, STORAGE)
+    sketched = count_theta_sketches(run, new).publish()
+    built = materialize_index(run, DEFINITION, old)
+    table.refresh()
+    index, sketches = (time_line(table, spec, name=name, here=old) for name in (DEFINITION.name, SKETCHES))
+    assert [(one.made, one.recall, one.is_here) for one in index] == [
+        ("", None, False),
+        ("built", pytest.approx(built.recall, abs=1e-4), True),
+    ]
+    assert [(one.made, one.recall) for one in sketches] == [("sketches", None), ("", None)]
+    assert 0 < (index[1].seconds or 0) <= built.seconds + 0.01
+    assert 0 < (sketches[0].seconds or 0) <= sketched.seconds + 0.01
+    assert [one.made for one in time_line(table, spec)] == ["sketches", DEFINITION.name]
+    shown = rows_of(version_metadata(run, DEFINITION, built, spec)["snapshots"])
+    assert [(row["snapshot"], row["operation"], row["rows"], row["made"]) for row in shown] == [
+        (str(new), "append", "120", ""),
+        (str(old), "append", "60", "built"),
+    ]
+    found = materialize_index(run, DEFINITION, old)
+    assert found.action is Action.REUSED
+    assert found.seconds < (index[1].seconds or 0), "the run had nothing to do"
+    again = version_metadata(run, DEFINITION, found, spec)
+    assert again["seconds"].value == pytest.approx(index[1].seconds, abs=1e-3), "of the run that made the version"
+    nothing = sketches_metadata(run, replace(sketched, ndv={"id": 0}), spec)
+    assert list(nothing) == ["time line", "summary", "outcome"]
+    page = sketches_metadata(run, sketched, spec)
+    assert list(page)[:4] == ["time line", "distinct values", "summary", "outcome"]
+    assert numbers_of(page) == ["ndv/id", "ndv/name", "ndv/section", "bytes", "seconds"]
+    assert len(page) <= 15
+
+
+def test_a_snapshot_that_is_older_than_the_newest_is_on_its_own_time_line(table_factory: Callable[..., Table]) -> None:
+    table = table_factory()
+    for start in range(22):
+        table.append(make_rows(start, start + 1))
+    first, second, *later = (SnapshotId(snapshot.snapshot_id) for snapshot in table.metadata.snapshots)
+    ids = [one.entry.snapshot_id for one in time_line(table, spec_of(), here=first)]
+    assert ids == [*reversed(later), first]
+    assert second not in ids
+    assert len(time_line(table, spec_of(), here=later[0])) == 20
 
 
 def test_what_to_do_about_a_layout_depends_on_what_no_longer_fits() -> None:

@@ -115,7 +115,7 @@ def test_a_head_whose_layout_was_given_up_is_requested_once_more(
 
 def test_the_table_is_recorded_with_totals_that_plot(lake: Lake, instance: dg.DagsterInstance) -> None:
     evaluated(load(lake.settings_file), instance)
-    assert [event.metadata["records"].value for event in recorded(instance)] == [60, 120, 180]
+    assert [event.metadata["rows"].value for event in recorded(instance)] == [60, 120, 180]
     assert [event.metadata["operation"].value for event in recorded(instance)] == ["append"] * 3
 
 
@@ -126,12 +126,13 @@ def test_the_newest_snapshot_lists_the_snapshots_by_time_and_operation(
     evaluated(load(lake.settings_file), instance)
     *others, newest = recorded(instance)
     assert not any("snapshots" in event.metadata for event in others)
-    rows = [record.data for record in newest.metadata["snapshots"].value.records]
-    assert [row["snapshot"] for row in rows] == [event.partition for event in (newest, *reversed(others))]
-    assert [(row["operation"], row["rows"], row["refs"], row["derived"]) for row in rows] == [
-        ("append", "+60 -0", "main", "not yet"),
-        ("append", "+60 -0", "", "not yet"),
-        ("append", "+60 -0", "", "not yet"),
+    assert next(iter(newest.metadata)) == "time line", "the picture first"
+    _, _, *rows = ([*line.split("|")] for line in newest.metadata["snapshots"].value.strip().splitlines())
+    assert [row[1] for row in rows] == [event.partition for event in (newest, *reversed(others))]
+    assert [tuple(row[3:7]) for row in rows] == [
+        ("append", "180", "60", "0"),
+        ("append", "120", "60", "0"),
+        ("append", "60", "60", "0"),
     ]
 
 

@@ -45,7 +45,7 @@ def test_totals_that_are_no_numbers_are_not_shown() -> None:
     totals: Any = total_metadata(snapshot(1, **{f"total-{number}": text for number, text in enumerate(NO_NUMBERS)}))
     assert totals == {}
     shown = total_metadata(snapshot(1, **{"total-records": "7", "total-cost": "-7", "total-files-size": "²"}))
-    assert set(shown) == {"summary", "records"}
+    assert set(shown) == {"summary", "rows"}
 
 
 @pytest.mark.parametrize("text", NO_DOCUMENTS, ids=lambda text: text[:18])
