@@ -346,7 +346,7 @@ GUARDS = (
     ),
     Edit(
         "clock: an answer of a reader whose last check is long ago", "_with_warning",
-        " and time.time() - checked <= _LATE * self._interval:", ":",
+        " and age <= _LATE * self._interval:", ":",
         "test_an_answer_that_was_not_checked_for_three_intervals_says_so",
     ),
     Edit(
