@@ -1,54 +1,17 @@
-"""Charts of an index version: PNG, SVG, or one HTML page without other files."""
+"""Charts of an index version: PNG or SVG."""
 
-import html
 import io
-import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from icepuffin.ops.errors import ArgumentError
 from icepuffin.ops.search.overview import Overview
 
-SUFFIXES = (".png", ".svg", ".html")
 _COLORS = 32
 _BARS = 300
 """Bars that are drawn one by one: 6,000 take 9 s of CPU"""
 _LIVE, _DEAD, _LATE = "#4f43dd", "#d0d0d8", "#1d9e75"
-
-
-class PictureError(ArgumentError):
-    """Raised for a file name whose suffix is no format of charts."""
-
-
-def save(view: Overview, path: Path, milliseconds: Sequence[float] | None = None) -> None:
-    """Write the chart to a file, in the format of its suffix.
-
-    `milliseconds`: time per query at each point of the recall curve; None where it was not measured.
-    """
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise PictureError(f"{path}: a picture is written as one of {', '.join(SUFFIXES)}")
-    if suffix == ".html":
-        text = render(view, "svg", milliseconds).decode()
-        title = html.escape(f"{view.table}: index {view.index}")
-        head = f"<!doctype html><html><head><meta charset='utf-8'><title>{title}</title></head>"
-        image = f"{head}<body><h1>{title}</h1>{text[text.index('<svg') :]}</body></html>\n".encode()
-    else:
-        image = render(view, suffix[1:], milliseconds)
-    _write(path.resolve(), image)
-
-
-def _write(path: Path, image: bytes) -> None:
-    """Write the file whole or not at all: one that was there stays until then."""
-    aside = path.with_name(f".{uuid.uuid4().hex}{path.suffix}")
-    try:
-        aside.write_bytes(image)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def render(view: Overview, file_format: str, milliseconds: Sequence[float] | None = None, *, dpi: int = 110) -> bytes:

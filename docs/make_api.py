@@ -31,6 +31,7 @@ ORDER = (
     "gc",
     "read_ndv",
     "metrics",
+    "write_report",
     "SqlSession",
     "knn_join",
     "register_vector_search",

@@ -1,10 +1,12 @@
 """Take the pictures of docs/ from a running Dagster UI, or all that a person sees, to be looked at.
 
-    python docs/screenshots.py http://127.0.0.1:3000 docs/images
+    icepuffin report demo.packages --dir demo-data -o report.html
+    python docs/screenshots.py http://127.0.0.1:3000 docs/images --page report.html
     python docs/screenshots.py http://127.0.0.1:3000 shots --all [--page index.html ...]
 
-The first command takes the pictures that the documents show: the asset graph, a partition of each derived asset. With
-`--all` it takes every page, at the width of a desk and of a phone, and pages in HTML that commands have written.
+The first two commands take the pictures that the documents show: the asset graph, a partition of each derived asset,
+the first screen of a report. With `--all` it takes every page, at the width of a desk and of a phone, and the whole of
+pages in HTML that commands have written.
 
 Needs `pip install playwright` and Debian's `chromium`; downloads no browser. Meant for the demo: `icepuffin demo --dir
 demo-data`, then `icepuffin ui --start --dir demo-data`.
@@ -67,7 +69,7 @@ def take(page: Page, url: str, folder: Path, suffix: str, options: argparse.Name
     if options.all:
         shot(page, f"{url}/{ADDRESSES['index-overview']}", folder / f"index-plots{suffix}.png", button="Plots")
     for file in options.page:
-        shot(page, file.resolve().as_uri(), folder / f"{file.stem}{suffix}.png", whole=True)
+        shot(page, file.resolve().as_uri(), folder / f"{file.stem}{suffix}.png", whole=options.all)
 
 
 def partition(page: Page, asset: str, path: Path) -> None:
@@ -86,7 +88,7 @@ def shot(page: Page, address: str, path: Path, *, whole: bool = False, button: s
     """
     page.goto(address)
     page.wait_for_load_state("load")
-    page.wait_for_timeout(1_000 if whole else 6_000)
+    page.wait_for_timeout(1_000 if address.startswith("file:") else 6_000)
     navigation = page.get_by_text("Hide navigation", exact=True)
     if (page.viewport_size or {}).get("width") == PHONE and navigation.count():
         navigation.first.click()

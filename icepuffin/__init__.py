@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from icepuffin import errors
+    from icepuffin.assets.report.report_file import write_report
     from icepuffin.ops.filters.list_predicate import ArrayContains
     from icepuffin.ops.index.definitions.ddl import create_index, drop_index
     from icepuffin.ops.index.definitions.index_definition import IndexDefinition
@@ -62,6 +63,7 @@ _HOMES = {
     "metrics": "icepuffin.ops.metrics",
     "drop_index": "icepuffin.ops.index.definitions.ddl",
     "read_ndv": "icepuffin.ops.theta.ndv",
+    "write_report": "icepuffin.assets.report.report_file",
     "SqlSession": "icepuffin.ops.sql.sql_session",
     "knn_join": "icepuffin.ops.spark.knn_join",
     "SparkRunner": "icepuffin.ops.spark.spark_runner",
@@ -105,6 +107,7 @@ __all__ = [
     "register_vector_search",
     "tune",
     "verify",
+    "write_report",
 ]
 
 

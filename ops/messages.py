@@ -1,8 +1,9 @@
-"""Texts of messages: counts with their nouns, and lists of many lines."""
+"""Texts of messages: counts with their nouns, amounts in units that people read, and lists of many lines."""
 
 from collections.abc import Sequence
 
 MAX_LISTED = 20
+_KILO = 1024
 
 
 def listed(lines: Sequence[str]) -> tuple[str, ...]:
@@ -17,3 +18,28 @@ def plural(count: float, noun: str) -> str:
     if count == 1:
         return f"{number} {noun}"
     return f"{number} {noun.removesuffix('y')}ies" if noun.endswith("ry") else f"{number} {noun}s"
+
+
+def readable_bytes(count: float) -> str:
+    """`14.9 KiB`."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < _KILO:
+            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
+        count /= _KILO
+    return f"{count:,.1f} TiB"
+
+
+def readable_count(count: float) -> str:
+    """`9,999`, `60.3 k`, `1.2 M`, `0.985`."""
+    for least, size, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(count) >= least:
+            return f"{f'{count / size:,.1f}'.removesuffix('.0')} {unit}"
+    return f"{count:,.0f}" if count == int(count) else f"{count:,.4g}"
+
+
+def readable_seconds(seconds: float) -> str:
+    """`0.8 s`, `12 s`, `3.4 min`, `2.1 h`, `5 days`."""
+    for least, size, unit in ((172_800, 86_400, "days"), (5_400, 3_600, "h"), (90, 60, "min")):
+        if seconds >= least:
+            return f"{f'{seconds / size:,.1f}'.removesuffix('.0')} {unit}"
+    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"

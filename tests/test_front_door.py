@@ -90,7 +90,10 @@ def context_of(table: Table) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", [name for name in names_of_docstrings() if name not in (*ON_SPARK, "drop_index")])
-def test_an_example_gives_what_it_says(packages: Table, name: str) -> None:
+def test_an_example_gives_what_it_says(
+    packages: Table, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where some write
     has_to_have_one = "." not in name and name != "errors"
     assert run_examples(name, context_of(packages)) or not has_to_have_one
 

@@ -3,14 +3,15 @@
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions, tagged_version
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.planning.sizes import code_row_bytes
 from icepuffin.ops.index.versions.version_reader import OpenVersion, open_version, same_files, with_origins
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import ShardId, SnapshotId, StorageConfig
@@ -95,6 +96,8 @@ class Overview:
     files: int = 0
     """Data files that the version knows"""
     included: tuple[IncludedState, ...] = ()
+    bytes_by_part: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of the version by what they hold, those in packs included"""
 
     @property
     def without_graphs(self) -> str:
@@ -174,7 +177,23 @@ def overview(
         balls=int(opened.centroid.properties.get("entries", 0)),
         files=sum(file.present for file in opened.routing.files),
         included=_included(table, opened),
+        bytes_by_part=_bytes_by_part(opened),
     )
+
+
+def _bytes_by_part(opened: OpenVersion) -> dict[str, int]:
+    """Codes are nodes times their bytes, which are stored as they are; graphs are with all else of a shard."""
+    shards, dims = opened.routing.shards, opened.routing.codebook.shape[1]
+    codes = sum(entry.count for entry in shards) * code_row_bytes(opened.definition, dims) if shards else 0
+    parts = {
+        "vectors": sum(entry.all_bytes - entry.length for entry in shards),
+        "graphs": sum(entry.length for entry in shards) - codes,
+        "codes": codes,
+        "new addresses": sum(entry.addresses.length for entry in shards if entry.addresses),
+        "attributes": sum(blob.length for blob in opened.attributes.values()),
+        "included columns": sum(int(blob.properties.get("bytes", 0)) for blob in opened.included.values()),
+    }
+    return {**parts, "routing and balls": max(0, opened.bytes_total - sum(parts.values()))}
 
 
 def _head(table: Table, opened: OpenVersion, ref: str) -> SnapshotId:

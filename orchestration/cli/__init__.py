@@ -23,6 +23,7 @@ _COMMANDS = {
     "tune": ("tune", "Measure recall by queries of your own, so that a target recall is met for them."),
     "sql": ("sql", "Run SQL: nearest rows, conditions, time travel, indexes."),
     "stats": ("stats", "Show the distinct values of each column, and the index versions."),
+    "report": ("report", "Write a page on a table: versions, recall, shards, sizes, what is behind."),
     "snapshots": ("snapshots", "List snapshots by time and operation, and what is derived from each."),
     "metrics": ("metrics", "Print lag, recall, bytes and seconds as Prometheus reads them, or serve them."),
     "sensor-tick": ("sensor_tick", "Do once what the sensor does, and the runs that it requests."),

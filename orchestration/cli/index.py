@@ -1,12 +1,9 @@
 """`icepuffin index create | list | show | verify | export | drop`."""
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +11,7 @@ import click
 from icepuffin.ops.messages import plural
 from icepuffin.ops.presentation import Grid
 from icepuffin.orchestration.cli.output import (
+    confirm,
     print_fields,
     print_grid,
     print_json,
@@ -25,11 +23,9 @@ from icepuffin.orchestration.cli.output import (
 from icepuffin.orchestration.cli.table_options import TableContext, index_name, metadata_command
 
 if TYPE_CHECKING:
+    from icepuffin.assets.report.table_report import IndexDescription
     from icepuffin.ops.binding.bound_versions import DerivedVersion
     from icepuffin.ops.index.definitions.index_definition import IndexDefinition, IndexParameter
-    from icepuffin.ops.index.upkeep.freshness import FreshnessLag
-    from icepuffin.ops.index.versions.tuning_record import TuningRecord
-    from icepuffin.ops.search.overview import Overview
 
 _DEFINITION_WIDTH = 16
 
@@ -131,7 +127,7 @@ def create_command(context: TableContext, /, *, yes: bool, **options: Any) -> No
         )
     changes = index_changes(context.table, definition)
     if changes and not yes:
-        _confirm(
+        confirm(
             f"Change index {definition.name} of {context.name}? {changes}",
             f"index {definition.name}: {changes}; nothing is changed",
         )
@@ -176,95 +172,60 @@ def list_command(context: TableContext) -> None:
     print_grid(context.console, states.grid(f"indexes of {context.name}"))
 
 
-@dataclass(frozen=True, slots=True)
-class IndexDescription:
-    """What `icepuffin index show` says of an index."""
-
-    definition: "IndexDefinition"
-    versions: "Sequence[DerivedVersion]"
-    overview: "Overview | None"
-    """The version that is shown; None where there is none, or it cannot be read"""
-    warning: str
-    """Reason why the version cannot be read; empty where it can"""
-    milliseconds: Sequence[float] | None
-    """Time of a search at each width of the curve; None where it was not measured"""
-    tuning: "TuningRecord | None"
-    """Recall by queries of a user's; None where none was measured"""
-    lag: "FreshnessLag | None"
-    """Distance from the ref that the index follows; None where the table has no such ref"""
-
-
 @command.command("show")
 @metadata_command
 @index_name("The same as INDEX. [default: the table's only index]")
 @click.option("--snapshot", help="Snapshot id, tag, branch or time. [default: that of the version at the index tag]")
-@click.option(
-    "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into a file as well: .png, .svg or .html."
-)
 @click.option("--measure", is_flag=True, help="Time each width of the curve on this machine: loads the index.")
-def show_command(
-    context: TableContext, /, index: str | None, *, snapshot: str | None, plot: Path | None, measure: bool
-) -> None:
+def show_command(context: TableContext, /, index: str | None, *, snapshot: str | None, measure: bool) -> None:
     """Show an index: how it is, one of its versions, its definition.
 
     Of the version: the shards, what it covers, and recall over cost, by rows and as `icepuffin tune` measured it. It is
-    the version at the index tag, or the last one that was made for --snapshot.
+    the version at the index tag, or the last one that was made for --snapshot. `icepuffin report` writes all of it as a
+    page.
 
     INDEX may be left out if there is one.
 
     \b
     Examples:
       icepuffin index show demo.packages embedding
-      icepuffin index show demo.packages --plot index.png
       icepuffin index show demo.packages --snapshot 6170229538723520381
     """
-    if plot is not None and not plot.absolute().parent.is_dir():
-        raise click.UsageError(f"--plot {plot}: there is no folder {plot.absolute().parent}")
-    description = _describe(context, index, snapshot, must_read=plot is not None or measure, measure=measure)
-    if plot is not None and description.overview is not None:
-        from icepuffin.assets.charts import save
-
-        save(description.overview, plot, description.milliseconds)
+    description, milliseconds = _describe(context, index, snapshot, measure=measure)
     if context.as_json:
-        print_json(_document(description))
+        print_json(_document(description, milliseconds))
     else:
-        _show(context, description)
+        _show(context, description, milliseconds)
 
 
 def _describe(
-    context: TableContext, name: str | None, snapshot: str | None, *, must_read: bool, measure: bool
-) -> IndexDescription:
-    """Raises ClickException where a version must be read and there is none that can be."""
-    from icepuffin.ops.index import NotAnIndexError
-    from icepuffin.ops.index.planning.own_versions import versions_of
-    from icepuffin.ops.index.upkeep.index_states import state_of
-    from icepuffin.ops.index.versions.tuning_record import find_record
-    from icepuffin.ops.search.overview import overview, time_widths
+    context: TableContext, name: str | None, snapshot: str | None, *, measure: bool
+) -> "tuple[IndexDescription, Sequence[float] | None]":
+    """(the index and its version, the time of a search at each width of the curve; None where it is not measured).
 
-    table, storage = context.table, context.storage
+    Raises ClickException where a version must be read and there is none that can be.
+    """
+    from icepuffin.assets.report.table_report import describe_index
+
     definition = context.index(name)
     version = None if snapshot is None else _version_of(context, definition, snapshot)
-    shown, warning, milliseconds = None, "", None
-    tuning = find_record(table, definition.name)
-    try:
-        shown = overview(table, definition, storage, version=version, ref=context.spec.first_ref)
-    except NotAnIndexError as error:
-        warning = str(error)
-    if shown is None and must_read:
+    description = describe_index(context.table, definition, context.storage, context.spec.first_ref, version)
+    if not measure:
+        return description, None
+    if description.overview is None:
         missing = (
             f"there is no version at {definition.tag}; name --snapshot, or make it: icepuffin refresh {context.name}"
         )
-        raise click.ClickException(f"{context.name}: {warning or missing}")
-    if shown is not None and measure:
-        from icepuffin.ops.search import open_index
+        raise click.ClickException(f"{context.name}: {'; '.join(description.warnings) or missing}")
+    from icepuffin.ops.search import open_index
+    from icepuffin.ops.search.overview import time_widths
 
-        reader = open_index(table, definition, snapshot=shown.index_snapshot_id, storage=storage)
-        milliseconds = time_widths(reader, shown.curve)
-    lag = state_of(table, definition, context.spec.first_ref).lag
-    return IndexDescription(definition, versions_of(table, definition), shown, warning, milliseconds, tuning, lag)
+    shown = description.overview
+    reader = open_index(context.table, definition, snapshot=shown.index_snapshot_id, storage=context.storage)
+    return description, time_widths(reader, shown.curve)
 
 
-def _document(description: IndexDescription) -> dict[str, object]:
+def _document(description: "IndexDescription", milliseconds: Sequence[float] | None) -> dict[str, object]:
     return {
         "definition": dataclasses.asdict(description.definition),
         "versions": [
@@ -278,27 +239,27 @@ def _document(description: IndexDescription) -> dict[str, object]:
             }
             for version in description.versions
         ],
-        "milliseconds": description.milliseconds,
+        "milliseconds": milliseconds,
         "tuning": description.tuning.document() if description.tuning else None,
-        "warnings": [description.warning] if description.warning else [],
+        "warnings": description.warnings,
         **({} if description.overview is None else report_document(description.overview)),
     }
 
 
-def _show(context: TableContext, description: IndexDescription) -> None:
+def _show(context: TableContext, description: "IndexDescription", milliseconds: Sequence[float] | None) -> None:
+    from icepuffin.ops.index.upkeep.freshness import missing_ref
     from icepuffin.ops.recall.measured_points import front
     from icepuffin.orchestration.cli.index_view import draw, points_grid, summary
 
     console, definition = context.console, description.definition
-    lag = description.lag
-    state = f"{plural(len(description.versions), 'version')}; {lag.in_words if lag else 'no such ref to follow'}"
+    behind = missing_ref(context.table, context.spec.first_ref) or description.lag.in_words
+    state = f"{plural(len(description.versions), 'version')}; {behind}"
     how = f"{definition.metric}, {definition.method}"
     fields = {"index": f"{definition.name} on {context.name}({definition.column}): {how}", "state": state}
     print_fields(console, fields | (summary(console, description.overview) if description.overview else {}))
-    if description.warning:
-        print_warnings(console, [description.warning])
+    print_warnings(console, description.warnings)
     if description.overview is not None:
-        draw(console, description.overview, description.milliseconds)
+        draw(console, description.overview, milliseconds)
     if description.tuning is not None:
         print_lines(console, f"target_recall is chosen by {description.tuning.origin}")
         for k in sorted({point.k for point in description.tuning.points}):
@@ -412,7 +373,7 @@ def drop_command(context: TableContext, /, name: str, *, yes: bool) -> None:
     with suppress(DefinitionError):  # an index whose properties are wrong can be dropped as well
         context.index(name)
     if not yes:
-        _confirm(f"Drop index {name} of {context.name}? {_after_drop(context, name)}", f"index {name} is not dropped")
+        confirm(f"Drop index {name} of {context.name}? {_after_drop(context, name)}", f"index {name} is not dropped")
     drop_index(context.table, name)
     in_settings = name in context.settings.indexes
     if context.as_json:
@@ -425,17 +386,6 @@ def drop_command(context: TableContext, /, name: str, *, yes: bool) -> None:
         print_warnings(context.console, [defined])
     else:
         print_lines(context.console, "A running Dagster shows it until 'Reload' on its Deployment page.")
-
-
-def _confirm(question: str, refusal: str) -> None:
-    """Raises Abort where the answer is no, UsageError with `refusal` where nobody can answer."""
-    try:
-        click.confirm(question, abort=True)
-    except click.Abort:
-        if sys.stdin.isatty():
-            raise
-        click.echo()  # the prompt ends without a new line
-        raise click.UsageError(f"{refusal}: without a terminal, confirm with --yes") from None
 
 
 def _after_drop(context: TableContext, name: str) -> str:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
@@ -113,6 +114,17 @@ def _text(value: Any) -> str:
     if hasattr(value, "isoformat"):
         return str(value.isoformat())
     return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def confirm(question: str, refusal: str) -> None:
+    """Raises Abort where the answer is no, UsageError with `refusal` where nobody can answer."""
+    try:
+        click.confirm(question, abort=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        click.echo()  # the prompt ends without a new line
+        raise click.UsageError(f"{refusal}: without a terminal, confirm with --yes") from None
 
 
 @contextmanager

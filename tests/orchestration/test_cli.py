@@ -815,7 +815,11 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
         (("index", "create", "demo.packages", "--name", "c", "--column", "v", "--max-degree", "3"), "4<=x<=512"),
         (("index", "create", "demo.packages", "--name", "embedding", "--column", "embedding"), "and would win; change"),
         (("index", "show", "demo.packages", "absent"), "has no index 'absent'"),
-        (("index", "show", "demo.packages", "--plot", "/no/such/x.png"), "there is no folder /no/such"),
+        (("report", "demo.packages", "-o", "/no/such/x.html"), "there is no folder /no/such"),
+        (
+            ("report", "demo.packages", "-o", __file__),
+            "test_cli.py is there and is no report: without a terminal, confirm",
+        ),
         (("plan", "demo.packages", "absent"), "has no index 'absent'"),
         (("search", "demo.packages", "--like-id", "1", "--where", "absent = 1"), "it has no column 'absent'"),
         (("stats", "demo.packages", "--snapshot", "absent"), "its branches and tags are "),
@@ -857,7 +861,7 @@ def test_help_and_wrong_usage_load_neither_arrays_nor_catalogs() -> None:
         ("refresh", "demo.packages", "--absent"),
         ("ui", "--port", "0"),
     )
-    heavy = {"numpy", "pandas", "pyarrow", "pyiceberg", "sqlalchemy", "numba", "matplotlib", "dagster", "pyspark"}
+    heavy = {"numpy", "pandas", "pyarrow", "pyiceberg", "sqlalchemy", "numba", "dagster", "pyspark"}
     assert imports_of(commands, heavy) == {" ".join(command): [] for command in commands}
 
 

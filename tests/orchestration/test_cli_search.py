@@ -131,8 +131,8 @@ def test_candidates_are_ranked_by_the_tables_vectors_on_demand(lake: Lake, run: 
     assert "with rerank they are ranked by the table's vectors" in warning
 
 
-def test_an_index_is_drawn(run: Run, tmp_path: Path) -> None:
-    shown = run("index", "show", "demo.packages", "--plot", str(tmp_path / "index.html"))
+def test_an_index_is_drawn(run: Run) -> None:
+    shown = run("index", "show", "demo.packages")
     for part in ("covers  100.0%", "tombstones", "recall@10 by the width", "█"):
         assert part in shown
     order = [
@@ -140,10 +140,23 @@ def test_an_index_is_drawn(run: Run, tmp_path: Path) -> None:
         for part in ("state  ", "recall@10  ", "takes  ", "shards of", "max_degree", "index_snapshot_id")
     ]
     assert order == sorted(order), "what is of interest comes first, ids last"
-    assert "<svg" in (tmp_path / "index.html").read_text(encoding="utf-8")
     document = json.loads(run("index", "show", "demo.packages", "--measure", "--json"))
     assert len(document["milliseconds"]) == len(document["curve"]) > 3
     assert document["rows_covered"] == document["rows"] == 120
+
+
+def test_a_report_is_written_where_it_is_asked_for(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = run("report", "demo.packages")
+    page = (tmp_path / "demo.packages.html").read_text(encoding="utf-8")
+    assert "written to demo.packages.html: " in shown
+    assert "<h1>demo.packages</h1>" in page
+    assert "Index embedding" in page
+    (tmp_path / "mine.html").write_text("mine", encoding="utf-8")
+    document = json.loads(run("report", "demo.packages", "-o", "mine.html", "--yes", "--json"))
+    assert (document["table"], document["path"]) == ("demo.packages", "mine.html")
+    assert all(f"behind: {shortfall['text']}" in shown for shortfall in document["behind"])
+    assert "<h1>demo.packages</h1>" in (tmp_path / "mine.html").read_text(encoding="utf-8")
 
 
 def test_reading_needs_neither_dagster_nor_spark(lake: Lake) -> None:
@@ -153,9 +166,10 @@ def test_reading_needs_neither_dagster_nor_spark(lake: Lake) -> None:
             ("search", "demo.packages", "--vector", VECTOR),
             ("sql", "SHOW INDEXES ON demo.packages"),
             ("index", "show", "demo.packages"),
+            ("report", "demo.packages", "-o", str(lake.directory / "page.html")),
         )
     ]
-    imported = imports_of(commands, {"dagster", "pyspark", "matplotlib"})
+    imported = imports_of(commands, {"dagster", "pyspark"})
     assert imported == {" ".join(command): [] for command in commands}
 
 

@@ -111,9 +111,9 @@ def test_numbers_have_the_digits_that_tell_them_apart(
     assert max(len(number) for number in shown) < 14
 
 
-def test_an_index_without_a_version_cannot_be_drawn(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_index_without_a_version_cannot_be_measured(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["index", "show", "demo.packages", "--plot", str(directory / "x.png"), "--dir", str(directory)])
+        main(["index", "show", "demo.packages", "--measure", "--dir", str(directory)])
     assert (
         "there is no version at ann_embedding; name --snapshot, or make it: icepuffin refresh demo.packages"
         in capsys.readouterr().err

@@ -87,15 +87,18 @@ def max_shard_rows(definition: IndexDefinition, dims: int) -> int:
     """Rows that one shard can have at most, so that its blob is no larger than readers take. Vectors as f32 or f16 lie
     apart from it.
     """
-    bits = definition.pq_nbits
-    m = choose_m(dims, definition.pq_m, bits) if definition.vectors == "none" else 0
-    of_vector = code_bytes(m, bits)
-    if definition.code_bits:
-        of_vector = rotated_bytes(dims, definition.code_bits)
-    of_vector += cell_row_bytes(definition, dims) + _BYTES_IN_DIRECTORY if definition.cell_bits else 0
+    of_vector = code_row_bytes(definition, dims) + (_BYTES_IN_DIRECTORY if definition.cell_bits else 0)
     node = of_vector + _BYTES_PER_NODE + _BYTES_PER_EDGE * (definition.max_degree + 1)
-    codebook = (4 << bits) * dims if m else 0
+    codebook = (4 << definition.pq_nbits) * dims if definition.vectors == "none" else 0
     return max(1, (MAX_BLOB_BYTES - _FIXED_BYTES - codebook) // node)
+
+
+def code_row_bytes(definition: IndexDefinition, dims: int) -> int:
+    """Bytes of the codes of a row in a shard, those in its cells included; 0 where it has none."""
+    bits = definition.pq_nbits
+    lean = code_bytes(choose_m(dims, definition.pq_m, bits), bits) if definition.vectors == "none" else 0
+    rotated = rotated_bytes(dims, definition.code_bits) if definition.code_bits else 0
+    return lean + rotated + cell_row_bytes(definition, dims)
 
 
 def cell_row_bytes(definition: IndexDefinition, dims: int) -> int:

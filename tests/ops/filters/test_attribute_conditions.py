@@ -161,7 +161,7 @@ def test_a_comparison_by_order_is_true_for_the_values_for_which_each_says_it(
 def test_elements_that_are_not_looked_up_are_compared() -> None:
     days = [dt.date(2026, 11, day) for day in (3, 1, 2)]
     schema = Schema(NestedField(1, "days", ListType(2, DateType())))
-    values, _ = DistinctValues.of([pa.array(days)], pa.date32())
+    values, _ = DistinctValues.from_arrays([pa.array(days)], pa.date32())
     found = [values.elements(RowPredicate(ArrayContains("days", day), schema).bound) for day in (*days, dt.date.max)]
     assert found == [[2], [0], [1], []]
     look_up = LookUp("days", ("2026-11-03",), of_lists=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,12 +9,11 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.assets import charts
-from icepuffin.assets.charts import PictureError, drawable, save
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.binding.expiration import expire_derived
 from icepuffin.ops.index import create_index, materialize_index
 from icepuffin.ops.index.upkeep.recall_history import recall_history
+from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.recall.curves import Width
 from icepuffin.ops.search import open_index
 from icepuffin.ops.search import overview as overviews
@@ -23,15 +21,20 @@ from icepuffin.ops.search.indexed.version_search import ShardWork
 from icepuffin.ops.search.overview import overview, time_widths
 from icepuffin.ops.search.result import explain
 from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import data_snapshots, resolve_snapshot
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
-from tests.conftest import STORAGE, make_rows, queries
+from icepuffin.puffin.blobs.shard_header import Section, read_header
+from icepuffin.puffin.sources import BytesSource
+from tests.conftest import DIMS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.patience import until
 
 TableFactory = Callable[..., Table]
+CODES = {Section.PQ_CODES, Section.CODE_TERMS, Section.HIGH_CODES, Section.LOW_CODES}
+"""Sections with bytes for each node"""
 
 
 @pytest.fixture
@@ -116,34 +119,6 @@ def test_an_index_without_a_version_has_no_overview(table: Table) -> None:
     assert overview(table, replace(DEFINITION, name="other"), STORAGE) is None
 
 
-def test_the_picture_is_a_png_or_a_page_of_its_own(table: Table, tmp_path: Path) -> None:
-    view = overview(table, DEFINITION, STORAGE)
-    assert view is not None
-    save(view, tmp_path / "index.png")
-    assert (tmp_path / "index.png").read_bytes().startswith(b"\x89PNG")
-    timed = time_widths(open_index(table, DEFINITION, storage=STORAGE), view.curve, queries=3)
-    assert len(timed) == len(view.curve)
-    assert min(timed) > 0
-    save(view, tmp_path / "index.html", timed)
-    page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert page.startswith("<!doctype html>")
-    assert "<svg" in page
-    assert "http://www.w3.org/2000/svg" in page
-    with (tmp_path / "index.html").open(encoding="utf-8") as before:
-        save(view, tmp_path / "index.html")
-        assert before.read() == page, "who reads it meanwhile reads the whole of it"
-    assert {path.name for path in tmp_path.glob("*index.*") if path.is_file()} == {"index.png", "index.html"}
-    with pytest.raises(PictureError, match=r"\.png, \.svg, \.html"):
-        save(view, tmp_path / "index.bmp")
-
-
-def test_a_picture_that_cannot_take_its_place_leaves_nothing_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "index.svg").mkdir()
-    with pytest.raises(OSError, match=r"index\.svg"):
-        charts._write(tmp_path / "index.svg", b"<svg/>")
-    assert [path.name for path in tmp_path.iterdir()] == ["index.svg"]
-
-
 def test_the_time_of_a_width_is_the_median_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 0.002, 1.0, 1.5, 2.0, 2.004])
     monkeypatch.setattr(overviews, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
@@ -151,17 +126,27 @@ def test_the_time_of_a_width_is_the_median_in_milliseconds(monkeypatch: pytest.M
     assert time_widths(reader, [Width(16, 1, 0.9, 100.0)], queries=3) == (pytest.approx(4.0),)
 
 
-def test_a_table_of_any_name_can_be_drawn(table: Table, tmp_path: Path) -> None:
-    """In letters that the font has; the page has the others in a text of its own."""
-    view = overview(table, DEFINITION, STORAGE)
+@pytest.mark.parametrize("vectors", ["f32", "rq4", "rq5", "none"])
+def test_the_bytes_of_a_version_are_known_by_part(table_factory: TableFactory, vectors: str) -> None:
+    """Those of codes by the sections of the shards, which no overview reads."""
+    table = table_factory()
+    table.append(make_rows(0, 300))
+    definition = replace(DEFINITION, vectors=vectors, pq_m=4, filters=("section",), target_recall=0.1, shards=1)
+    create_index(table, definition)
+    report = index_head(table, definition)
+    view = overview(table.refresh(), definition, STORAGE)
     assert view is not None
-    named = replace(view, table="db.\u8cc7\u6599")
-    save(named, tmp_path / "index.png")
-    save(named, tmp_path / "index.html")
-    assert "<h1>db.\u8cc7\u6599: index e</h1>" in (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert drawable("d\u00e9j\u00e0 \u8cc7") == "d\u00e9j\u00e0 \u25a1"
-    save(replace(view, table="db.a$x_{b$"), tmp_path / "dollars.png")
-    assert drawable("db.a$b$") == r"db.a\$b\$"
+    (version,) = index_versions(table, "e")
+    (shard,) = open_version(version, STORAGE).shards
+    source = open_storage(shard.blob.path, STORAGE).source(shard.blob.path)
+    header = read_header(BytesSource(source.read_range(shard.blob.offset, shard.blob.length)))
+    codes = sum(entry.stored_length for entry in header.sections if entry.kind in CODES)
+    parts = view.bytes_by_part
+    assert sum(parts.values()) == report.bytes_total
+    assert parts["vectors"] == (300 * DIMS * 4 if vectors == "f32" else 0)
+    assert parts["attributes"] > 0
+    assert parts["codes"] == codes
+    assert parts["graphs"] > 300 * 8
 
 
 def test_an_answer_explains_itself(table: Table) -> None:

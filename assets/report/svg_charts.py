@@ -1,0 +1,248 @@
+"""Charts as SVG: of the report on a table, which styles them by class, and as pictures in Dagster."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from icepuffin.assets.report.markup import Markup, element, joined
+from icepuffin.ops.messages import plural, readable_count
+from icepuffin.ops.search.overview import Overview
+
+WIDTH, HEIGHT = 360, 190
+"""Units of a chart: pixels, where it is not scaled"""
+BARS = 120
+"""Bars of a chart, at most; of more, each is the mean of some that lie side by side"""
+STYLE = (
+    "text{font:11px system-ui,sans-serif;fill:var(--muted,#555)}text.name{fill:var(--text,#222)}"
+    ".axis{stroke:var(--line,#ccc)}.floor{stroke:var(--bad,#a11a1a);stroke-dasharray:4 3}"
+    ".curve{stroke:var(--accent,#4f43dd);stroke-width:2;fill:none}.range{stroke:var(--accent,#4f43dd)}"
+    ".dot{fill:var(--accent,#4f43dd)}.a{fill:var(--accent,#4f43dd)}.b{fill:var(--second,#147a5b)}"
+    ".c{fill:var(--third,#b4690e)}.d{fill:var(--fourth,#a3366f)}.e{fill:var(--faint,#9a9aa8)}.over{fill:transparent}"
+)
+"""Rules of a style sheet; a page that sets no colours has those of paper"""
+_LEFT, _RIGHT, _TOP, _BOTTOM = 50, 12, 14, 38
+_CAPTION = 16
+"""Units that a caption is high"""
+_FOR_POINTERS = re.compile(r'<rect class="over".*?</rect>|<title>.*?</title>')
+_TICKS = 4
+_LETTER = 7
+"""Units that a letter is wide, about"""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point of a line."""
+
+    x: float
+    y: float
+    title: str
+    """Text that is shown where somebody points at it"""
+    label: str = ""
+    """Text beside the point where there is room for one"""
+    bounds: tuple[float, float] | None = None
+    """Lower and upper end of its interval"""
+    is_marked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A vertical bar of parts, the lowest first."""
+
+    title: str
+    parts: tuple[tuple[str, float], ...]
+    """Class and height of each part"""
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Scales of a chart, and what is written beside them."""
+
+    label: str
+    """Description for who does not see the chart"""
+    caption: str = ""
+    """Text below the horizontal axis"""
+    ends: tuple[str, str] | None = None
+    """Texts at both ends of the horizontal axis; None: the numbers there"""
+    is_log: bool = False
+    floor: float | None = None
+    """Height of a dashed line"""
+    top: float | None = None
+    """Highest value that there can be"""
+    is_from_zero: bool = False
+
+
+def line_chart(points: Sequence[Point], axes: Axes) -> Markup:
+    """Points and the line through them, over numbers, or over their places where the axes have texts at the ends."""
+    spread = [end for point in points for end in (point.y, *(point.bounds or ()))]
+    ends_of_axis = [*([] if axes.floor is None else [axes.floor]), *([0.0] if axes.is_from_zero else [])]
+    scale = _heights([*spread, *ends_of_axis], axes.top)
+    xs = _places([point.x for point in points], is_log=axes.is_log)
+    places = [(x, scale(point.y)) for x, point in zip(xs, points, strict=True)]
+    line = element("polyline", class_="curve", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in places))
+    marks, labels, taken = [], [], list[tuple[float, float, float]]()
+    for (x, y), point in zip(places, points, strict=True):
+        if point.bounds:
+            low, high = map(scale, point.bounds)
+            marks.append(element("path", class_="range", d=f"M{x:.1f} {low:.1f}V{high:.1f}"))
+        title = element("title", point.title) if point.title else None
+        marks.append(
+            element("circle", title, class_="dot", cx=f"{x:.1f}", cy=f"{y:.1f}", r=5 if point.is_marked else 3)
+        )
+        width = _LETTER * len(point.label)
+        start = min(x + 6, WIDTH - width)
+        boxes = [(start, start + width, foot) for foot in (y + 15, y - 8) if 10 < foot < HEIGHT - _BOTTOM]
+        free = [box for box in boxes if not any(_overlap(box, other) for other in taken)]
+        if point.label and free:
+            taken.append(free[0])
+            labels.append(element("text", point.label, x=f"{start:.1f}", y=f"{free[0][2]:.1f}"))
+    floor = None
+    if axes.floor is not None:
+        height = scale(axes.floor)
+        floor = element("path", class_="floor", d=f"M{_LEFT} {height:.1f}H{WIDTH - _RIGHT}")
+    ends = axes.ends or ((readable_count(points[0].x), readable_count(points[-1].x)) if points else ("", ""))
+    return _chart(axes, ends, scale, joined(floor, line, marks, labels))
+
+
+def bar_chart(bars: Sequence[Bar], axes: Axes) -> Markup:
+    """Vertical bars side by side; the mean of neighbours where there are more than `BARS`."""
+    step = -(-len(bars) // BARS) or 1
+    drawn = [_mean(bars[start : start + step]) for start in range(0, len(bars), step)]
+    scale = _heights([0.0, *(sum(height for _, height in bar.parts) for bar in drawn)], axes.top)
+    width = (WIDTH - _LEFT - _RIGHT) / max(len(drawn), 1)
+    inner = min(max(width - 2, width * 0.7), 60)
+    paths, over = dict[str, str](), []
+    for number, bar in enumerate(drawn):
+        x, base = _LEFT + number * width + (width - inner) / 2, 0.0
+        for name, height in bar.parts:
+            if height:
+                foot, head = scale(base), scale(base + height)
+                paths[name] = paths.get(name, "") + f"M{x:.1f} {foot:.1f}h{inner:.1f}V{head:.1f}h{-inner:.1f}z"
+                base += height
+        if bar.title:
+            title = element("title", bar.title)
+            size = {"x": f"{_LEFT + number * width:.1f}", "width": f"{width:.1f}"}
+            over.append(element("rect", title, class_="over", y=_TOP, height=HEIGHT - _TOP - _BOTTOM, **size))
+    marks = [element("path", class_=name, d=path) for name, path in paths.items()]
+    caption = f"{axes.caption}; each bar: the mean of {step}" if step > 1 else axes.caption
+    return _chart(axes, axes.ends or ("", ""), scale, joined(marks, over), caption)
+
+
+def recall_chart(view: Overview, target: float | None = None) -> Markup:
+    """recall@10 of an index version over distances per query, with a dashed line at the target."""
+    if not view.curve:
+        return _note(view.without_graphs or "recall by cost: not measured")
+    points = [
+        Point(
+            it.distances,
+            it.recall,
+            f"L={it.search_list}, oversample {it.oversample}: recall {it.recall:.4f}, {it.distances:,.0f} distances",
+            f"L={it.search_list}" + (f" x{it.oversample}" if it.oversample > 1 else ""),
+        )
+        for it in view.curve
+    ]
+    label = f"recall@10 from {points[0].y:.3f} to {points[-1].y:.3f} by distances per query"
+    return line_chart(points, Axes(label, "distances per query (log scale)", is_log=True, floor=target, top=1.0))
+
+
+def shards_chart(view: Overview) -> Markup:
+    """Live rows and tombstones of each shard of an index version."""
+    if not view.shards:
+        return _note(view.without_graphs)
+    bars = [
+        Bar(
+            f"shard {it.shard}: {it.live:,} rows, {it.tombstones:,} tombstones",
+            (("a" if it.routed else "b", it.live), ("e", it.tombstones)),
+        )
+        for it in view.shards
+    ]
+    label = f"{plural(len(bars), 'shard')}, {view.tombstone_ratio:.1%} tombstones"
+    return bar_chart(bars, Axes(label, label, ends=("shard 0", f"shard {len(bars) - 1}")))
+
+
+def standalone(charts: Sequence[Markup], heading: str = "") -> str:
+    """Charts side by side as a picture of their own, on paper, with a heading above them; no pointer reaches it."""
+    moved = []
+    for place, chart in enumerate(charts):
+        plain = _FOR_POINTERS.sub("", chart)
+        frame = f'<svg x="{(WIDTH + 10) * place + 5}" y="24" width="{WIDTH}" height="{HEIGHT}" '
+        moved.append(Markup(plain.replace("<svg ", frame, 1)))
+    width = max((WIDTH + 10) * len(charts), int(_LETTER * len(heading)))
+    paper = element("rect", width="100%", height="100%", fill="#fff")
+    text = element("text", heading, class_="name", x=8, y=17)
+    size = {"xmlns": "http://www.w3.org/2000/svg", "width": width, "height": HEIGHT + 30}
+    return element("svg", element("style", Markup(STYLE)), paper, text, *moved, **size)
+
+
+class _Heights:
+    """The vertical scale of a chart."""
+
+    def __init__(self, low: float, high: float, ticks: Sequence[float]) -> None:
+        self.low, self.high, self.ticks = low, high, ticks
+
+    def __call__(self, value: float) -> float:
+        share = (value - self.low) / (self.high - self.low)
+        return _TOP + (1 - share) * (HEIGHT - _TOP - _BOTTOM)
+
+
+def _heights(values: Sequence[float], top: float | None) -> _Heights:
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    if high <= low:
+        low, high = 0.0, high or 1.0
+    step = _step((high - low) / _TICKS)
+    low = low if low == 0 else step * math.floor(low / step + 1e-9)
+    high = step * math.ceil(high / step - 1e-9)
+    high = min(high, top) if top is not None and top > low else high
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return _Heights(low, high, [step * place for place in range(first, last + 1)])
+
+
+def _step(rough: float) -> float:
+    """The next number of 1, 2 or 5 times a power of ten."""
+    power: float = 10.0 ** math.floor(math.log10(rough))
+    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))
+
+
+def _places(values: Sequence[float], *, is_log: bool) -> list[float]:
+    scaled = [math.log(max(value, 1e-9)) if is_log else value for value in values]
+    low, span = min(scaled, default=0.0), max(scaled, default=0.0) - min(scaled, default=0.0)
+    room = WIDTH - _LEFT - _RIGHT - 20
+    return [_LEFT + 10 + room * ((value - low) / span if span else 0.5) for value in scaled]
+
+
+def _mean(bars: Sequence[Bar]) -> Bar:
+    if len(bars) == 1:
+        return bars[0]
+    names = dict.fromkeys(name for bar in bars for name, _ in bar.parts)
+    sums = {name: sum(height for bar in bars for part, height in bar.parts if part == name) for name in names}
+    title = f"{bars[0].title} … {bars[-1].title}" if bars[0].title else ""
+    return Bar(title, tuple((name, total / len(bars)) for name, total in sums.items()))
+
+
+def _overlap(box: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
+    return box[0] < other[1] + 4 and other[0] < box[1] + 4 and abs(box[2] - other[2]) < 12
+
+
+def _chart(axes: Axes, ends: tuple[str, str], scale: _Heights, marks: Markup, caption: str = "") -> Markup:
+    """The marks with their axes around them."""
+    foot = HEIGHT - _BOTTOM
+    grid = [element("path", class_="axis", d=f"M{_LEFT} {scale(tick):.1f}H{WIDTH - _RIGHT}") for tick in scale.ticks]
+    numbers = [
+        element("text", readable_count(tick), x=_LEFT - 6, y=f"{scale(tick) + 4:.1f}", text_anchor="end")
+        for tick in scale.ticks
+    ]
+    texts = [
+        element("text", ends[0], x=_LEFT, y=foot + 15),
+        element("text", ends[1] if ends[1] != ends[0] else "", x=WIDTH - _RIGHT, y=foot + 15, text_anchor="end"),
+        element("text", caption or axes.caption, x=(WIDTH + _LEFT) / 2, y=HEIGHT - 6, text_anchor="middle"),
+    ]
+    height = HEIGHT if caption or axes.caption else HEIGHT - _CAPTION
+    return _svg(axes.label, height, *grid, *numbers, marks, *texts)
+
+
+def _note(text: str) -> Markup:
+    return _svg(text, HEIGHT, element("text", text, x=_LEFT, y=HEIGHT / 2))
+
+
+def _svg(label: str, height: int, *parts: Markup) -> Markup:
+    return element("svg", *parts, viewBox=f"0 0 {WIDTH} {height}", role="img", aria_label=label)

@@ -1,0 +1,177 @@
+"""What a page says of a table: its snapshots, its indexes, its distinct values, what is behind. Reads no vector."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyiceberg.table import Table
+
+from icepuffin.ann_kernels.sketches.theta_estimates import DEFAULT_K, bounds
+from icepuffin.assets.newest_snapshots import SnapshotEntry, newest_snapshots
+from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.binding.bound_versions import DerivedVersion, tagged_version
+from icepuffin.ops.index import NotAnIndexError
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.planning.own_versions import versions_of
+from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag, missing_ref
+from icepuffin.ops.index.versions.tuning_record import TuningError, TuningRecord, find_record
+from icepuffin.ops.messages import plural, readable_seconds
+from icepuffin.ops.model import SnapshotId, StorageConfig
+from icepuffin.ops.search.overview import Overview, overview
+from icepuffin.ops.table.snapshots import head_of, resolve_snapshot, table_name
+from icepuffin.ops.theta.ndv import ndv_at
+
+MAX_SNAPSHOTS = 500
+"""Snapshots of a page, at most: the newest"""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexDescription:
+    """An index and one version of it."""
+
+    definition: IndexDefinition
+    versions: tuple[DerivedVersion, ...]
+    """Versions in the table's metadata, oldest first"""
+    overview: Overview | None
+    """The version that is shown; None where there is none, or it cannot be read"""
+    warnings: tuple[str, ...]
+    """Reasons why the version, or the record of tuning, cannot be read"""
+    tuning: TuningRecord | None
+    """Recall by queries of a user's; None where none was measured"""
+    lag: FreshnessLag
+    """Distance from the ref that the index follows"""
+
+    @property
+    def tail(self) -> int:
+        """Rows in files of the head that the version lacks."""
+        return self.overview.rows - self.overview.rows_covered if self.overview else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """Something that is behind, or wrong, and what mends it."""
+
+    headline: str
+    """State of the table in a few words"""
+    text: str
+    command: str = ""
+    """Command of a shell; empty where none helps"""
+    is_fault: bool = False
+    """Whether something cannot be read, which waiting does not mend"""
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """The state of a table at one time."""
+
+    table: str
+    location: str
+    made: datetime
+    """Time at which the table was read, in UTC"""
+    head: SnapshotId | None
+    """Head of the ref that indexes follow; None where it has none yet"""
+    snapshots: tuple[SnapshotEntry, ...]
+    """The newest data snapshots, oldest first"""
+    snapshot_count: int
+    """Number of all data snapshots"""
+    indexes: tuple[IndexDescription, ...]
+    distinct: Mapping[str, Mapping[SnapshotId, int]]
+    """Numbers of distinct values by column, and by the snapshots that have sketches of their own"""
+    shortfalls: tuple[Shortfall, ...]
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of all versions, those of a shared pack once."""
+        versions = [version for index in self.indexes for version in index.versions]
+        packs = {pack.path: pack.size for version in versions for pack in version.packs}
+        return sum(version.file_size or 0 for version in versions) + sum(packs.values())
+
+
+def describe_index(
+    table: Table, definition: IndexDefinition, storage: StorageConfig, ref: str, version: DerivedVersion | None = None
+) -> IndexDescription:
+    """An index with the version at its tag, or the one that is given. What cannot be read is a warning."""
+    shown, tuning, warnings = None, None, list[str]()
+    try:
+        shown = overview(table, definition, storage, version=version, ref=ref)
+    except NotAnIndexError as error:
+        warnings.append(str(error))
+    try:
+        tuning = find_record(table, definition.name)
+    except TuningError as error:
+        warnings.append(str(error))
+    lag = index_lag(table, definition, ref)
+    return IndexDescription(definition, versions_of(table, definition), shown, tuple(warnings), tuning, lag)
+
+
+def table_report(table: Table, spec: TableSpec, storage: StorageConfig) -> TableReport:
+    """What there is to say of a loaded table. Reads metadata, manifests of the head, and the map of each index."""
+    entries = newest_snapshots(table, spec)
+    shown = tuple(reversed(entries[:MAX_SNAPSHOTS]))
+    indexes = tuple(describe_index(table, index, storage, spec.first_ref) for index in spec.indexes)
+    head = head_of(table, spec.first_ref)
+    if head is not None:
+        head = resolve_snapshot(table, head).snapshot_id
+    return TableReport(
+        table=table_name(table),
+        location=table.location(),
+        made=datetime.now(UTC),
+        head=head,
+        snapshots=shown,
+        snapshot_count=len(entries),
+        indexes=indexes,
+        distinct=_distinct(table, shown),
+        shortfalls=tuple(
+            _shortfalls(table, spec, next((it for it in entries if it.snapshot_id == head), None), indexes)
+        ),
+    )
+
+
+def ndv_bounds(ndv: int) -> tuple[int, int]:
+    """Between which a column's number of distinct values lies, at 95 %: metadata has the estimate of its sketch alone,
+    and one of up to 4,096 values is exact.
+    """
+    if ndv <= DEFAULT_K:
+        return ndv, ndv
+    low, high = bounds(int(DEFAULT_K * 2.0**63 / ndv), DEFAULT_K)
+    return int(low), int(high)
+
+
+def _distinct(table: Table, entries: Sequence[SnapshotEntry]) -> dict[str, dict[SnapshotId, int]]:
+    """By the columns' names now; columns that are gone are left out, and numbers that other engines have counted."""
+    columns: dict[str, dict[SnapshotId, int]] = {}
+    for entry in entries:
+        if entry.sketches:
+            for name, column in ndv_at(table, entry.snapshot_id, table.schema()).entries.items():
+                if column.fresh:
+                    columns.setdefault(name, {})[entry.snapshot_id] = column.ndv
+    return columns
+
+
+def _shortfalls(
+    table: Table, spec: TableSpec, head: SnapshotEntry | None, indexes: Sequence[IndexDescription]
+) -> Iterator[Shortfall]:
+    name = table_name(table)
+    refresh = f"icepuffin refresh {name}"
+    if missing := missing_ref(table, spec.first_ref):
+        yield Shortfall("Nothing to follow", missing)
+    elif head is None:
+        yield Shortfall("No snapshot yet", "The table has no snapshot yet: there is nothing to count or to index.")
+    if not indexes:
+        create = f"icepuffin index create {name} --name NAME --column COLUMN"
+        yield Shortfall("No index", "The table has no index: every search is an exact scan.", create)
+    for index in indexes:
+        of_index, lag = f"Index {index.definition.name}", index.lag
+        version = tagged_version(table, index.definition.name)
+        anew = f"{refresh} --snapshot {version.base_snapshot_id} --verify" if version and not index.overview else ""
+        for warning in index.warnings:
+            yield Shortfall("Something of an index cannot be read", f"{of_index}: {warning}", anew, is_fault=True)
+        if not lag.snapshots:
+            continue
+        behind = f"{plural(lag.snapshots, 'snapshot')} behind"
+        age = f", the oldest of {readable_seconds(60 * lag.minutes)} ago"
+        tail = f"; {plural(index.tail, 'row')} in files that searches scan" if index.tail else ""
+        text = f"{of_index} is {behind}{age}{tail}{lag.why and f'; {lag.why}'}."
+        yield Shortfall(behind.capitalize(), text if index.versions else f"{of_index} has no version yet.", refresh)
+    if head is not None and "theta_sketches" in head.missing:
+        yield Shortfall("Sketches are missing", "The newest snapshot has no theta sketches.", refresh)
