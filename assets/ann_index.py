@@ -18,7 +18,6 @@ from icepuffin.assets.metadata import (
     linked_table,
     picture,
     plotted,
-    readable_bytes,
     time_line_metadata,
     when_and_how,
 )
@@ -30,6 +29,7 @@ from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.index.planning.own_versions import versions_of
 from icepuffin.ops.index.upkeep.recall_history import recall_drift, recall_history
+from icepuffin.ops.messages import readable_bytes
 from icepuffin.ops.model import Action
 from icepuffin.ops.recall.confidence import confidence_interval
 from icepuffin.ops.resources import Engine

@@ -14,6 +14,7 @@ from icepuffin.assets.charts import as_png, drawable
 from icepuffin.assets.glance import INLINE_CHARACTERS, time_line_glance
 from icepuffin.assets.markdown import plain_text
 from icepuffin.assets.time_line import TimeLinePoint
+from icepuffin.ops.messages import readable_bytes
 from icepuffin.ops.table.summaries import number_of, summary_of
 
 MAX_TABLE_ROWS = 100
@@ -25,7 +26,6 @@ _BARS = 60
 """Bars of a chart, at most: 300 take 6 s of CPU"""
 _MAX_PLOTTED = 2**31 - 1
 _MAX_EXACT = 2**53
-_KILO = 1024
 _COLOR = "#4f43dd"
 
 
@@ -81,15 +81,6 @@ def _detail(metadata: Mapping[str, Any], label: str) -> Any:
     found = metadata.get("details")
     value = found.value if isinstance(found, dg.JsonMetadataValue) else None
     return value.get(label) if isinstance(value, Mapping) else None
-
-
-def readable_bytes(count: float) -> str:
-    """`14.9 KiB`."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if count < _KILO:
-            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
-        count /= _KILO
-    return f"{count:,.1f} TiB"
 
 
 def bullet_list(lines: Mapping[str, str]) -> dg.MetadataValue[Any]:

@@ -14,13 +14,13 @@ from icepuffin.assets.metadata import (
     details,
     kept_metadata,
     plotted,
-    readable_bytes,
     time_line_metadata,
     when_and_how,
 )
 from icepuffin.assets.partitions import snapshot_of
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.time_line import SKETCHES, seconds_of, time_line
+from icepuffin.ops.messages import readable_bytes
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.tasks.task_runner import RunContext

@@ -17,7 +17,9 @@ def plural(count: float, noun: str) -> str:
     number = f"{count:,g}" if isinstance(count, float) else f"{count:,}"
     if count == 1:
         return f"{number} {noun}"
-    return f"{number} {noun.removesuffix('y')}ies" if noun.endswith("ry") else f"{number} {noun}s"
+    if noun.endswith("ry"):
+        return f"{number} {noun.removesuffix('y')}ies"
+    return f"{number} {noun}es" if noun.endswith("x") else f"{number} {noun}s"
 
 
 def readable_bytes(count: float) -> str:

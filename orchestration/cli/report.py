@@ -41,8 +41,10 @@ def command(context: TableContext, /, path: Path | None, *, yes: bool) -> None:
         behind = [{"text": shortfall.text, "command": shortfall.command} for shortfall in report.shortfalls]
         print_json({"table": context.name, "path": str(path), "behind": behind})
         return
-    indexes = plural(len(report.indexes), "index").replace("indexs", "indexes")
-    print_lines(context.console, f"written to {path}: {plural(report.snapshot_count, 'snapshot')}, {indexes}")
+    print_lines(
+        context.console,
+        f"written to {path}: {plural(report.snapshot_count, 'snapshot')}, {plural(len(report.indexes), 'index')}",
+    )
     print_lines(
         context.console,
         *(f"behind: {it.text}" + (f" Mend it with: {it.command}" if it.command else "") for it in report.shortfalls),

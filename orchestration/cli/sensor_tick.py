@@ -40,7 +40,7 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
     if not session.settings.tables:
         raise click.ClickException(f"{session.settings_file} names no table to evaluate; `icepuffin init` writes one")
 
-    from icepuffin.orchestration.cli.arrow_import import import_arrow
+    from icepuffin.ops.process.arrow_import import import_arrow
 
     import_arrow()
     from icepuffin.orchestration.instance import home_of, open_instance

@@ -153,9 +153,9 @@ def _require_syntax(text: str, values: dict[str, object]) -> None:
     """Refuse what is no SQL before catalogs and kernels are imported. Raises SqlError."""
     import logging
 
+    from icepuffin.ops.process.arrow_import import import_arrow
     from icepuffin.ops.sql.parser import require_syntax
     from icepuffin.ops.sql.statements import CreateIndex, DropIndex, ShowIndexes
-    from icepuffin.orchestration.cli.arrow_import import import_arrow
 
     logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of statements that are refused here, with a reason
     statement = require_syntax(text, values)

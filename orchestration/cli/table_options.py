@@ -157,7 +157,7 @@ def metadata_command(function: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(function)
     def command(context: TableContext, /, **options: Any) -> None:
-        from icepuffin.orchestration.cli.arrow_import import import_arrow
+        from icepuffin.ops.process.arrow_import import import_arrow
 
         import_arrow()
         function(context, **options)

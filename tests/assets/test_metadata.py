@@ -21,11 +21,11 @@ from icepuffin.assets.metadata import (
     details,
     linked_table,
     plotted,
-    readable_bytes,
     total_metadata,
 )
 from icepuffin.assets.theta_sketches import _summary
 from icepuffin.ops.index.planning.index_report import IndexReport, ShardReport
+from icepuffin.ops.messages import readable_bytes
 from icepuffin.ops.model import Action, How, ShardId, SnapshotId
 from icepuffin.ops.recall.shard_recall import RecallBasis
 from icepuffin.ops.theta.theta_report import ThetaOutcome, ThetaReport
