@@ -368,11 +368,15 @@ def test_the_shards_of_an_index_are_shown_with_what_marks_them() -> None:
     assert "* before" not in words(printed(index_view.draw, OVERVIEW, None))
 
 
-@pytest.mark.parametrize(("recalls", "floor"), [((0.95, 0.99), "0.90"), ((0.8, 0.99), "0.80")])
-def test_a_curve_is_drawn_from_its_lowest_recall_on(recalls: tuple[float, float], floor: str) -> None:
+@pytest.mark.parametrize(
+    ("recalls", "floor", "bars"),
+    [((0.95, 0.99), "0.90", ["█" * 15, "█" * 27]), ((0.8, 0.99), "0.80", ["0.8000", "█" * 28 + "▌"])],
+)
+def test_a_curve_is_drawn_from_its_lowest_recall_on(recalls: tuple[float, float], floor: str, bars: list[str]) -> None:
     points = [Width(20 * number, 1, recall, 1_000.0 * number) for number, recall in enumerate(recalls, 1)]
     shown = "\n".join(printed(index_view.draw, replace(OVERVIEW, curve=tuple(points)), [0.5, 0.25]))
     assert f"bars from {floor} to 1" in shown
+    assert [line.split()[-1] for line in shown.splitlines() if line.split()[:1] in (["20"], ["40"])] == bars
     assert "ms here" in shown
     assert "0.25" in shown
     assert "ms here" not in "\n".join(printed(index_view.draw, replace(OVERVIEW, curve=tuple(points)), None))

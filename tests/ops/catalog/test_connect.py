@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 from botocore.exceptions import NoRegionError
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
+from sqlalchemy import create_engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from icepuffin.ops.binding.commit import reload_table
@@ -333,22 +334,33 @@ def test_a_store_is_opened_with_the_settings_of_stores_alone() -> None:
     assert without_code(sent, {"auth": "mine", "s3.x": 2}) == {"s3.x": 1, "auth": "mine"}
 
 
-def test_an_sqlite_catalog_waits_for_other_writers_and_says_where_it_cannot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    uri = f"sqlite:///{tmp_path}/catalog.db"
-    catalog: Any = open_catalog("lake", {"type": "sql", "uri": uri})
+def test_an_sqlite_catalog_waits_for_other_writers(tmp_path: Path) -> None:
+    catalog: Any = open_catalog("lake", {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"})
     with catalog.engine.connect() as opened:
         settings = [opened.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("busy_timeout", "journal_mode")]
     assert settings == [30_000, "wal"]
-    catalog.engine.dispose()
-    monkeypatch.setattr(connection, "_BUSY_TIMEOUT_MS", 1)
-    with closing(sqlite3.connect(tmp_path / "catalog.db")) as other:
-        other.execute("PRAGMA journal_mode=DELETE")
-        other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises((OperationalError, sqlite3.OperationalError), match="database is locked"):
-            catalog.engine.connect()
     catalog.close()
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_READONLY_DIRECTORY])
+def test_only_a_database_that_may_only_be_read_keeps_its_mode(code: int) -> None:
+    class Refusing(sqlite3.Cursor):
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            if "journal_mode" in sql:
+                error = sqlite3.OperationalError("refused")
+                error.sqlite_errorcode = code
+                raise error
+            return super().execute(sql, *values)
+
+    class Opened(sqlite3.Connection):
+        def cursor(self, factory: Any = Refusing) -> Any:
+            return super().cursor(factory)
+
+    engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(":memory:", factory=Opened))
+    connection._let_sqlite_wait(engine)
+    with pytest.raises(OperationalError, match="refused") if code == sqlite3.SQLITE_BUSY else nullcontext():
+        engine.connect().close()
+    engine.dispose()
 
 
 def test_a_rest_catalog_is_asked_for_all_snapshots(

@@ -11,6 +11,7 @@ from pyiceberg.io import load_file_io
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.rest_catalog import Renewal, VendingCatalog, _identity, _subject, vended_storage
+from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.storage import AccessError
 
 
@@ -66,6 +67,27 @@ def test_a_request_for_new_keys_that_fails_is_one_line_without_a_secret(base: ty
         renewal()
     assert "hunter2" not in repr(renewal)
     assert caught.value.__suppress_context__
+
+
+def test_what_a_rest_catalog_vends_is_of_the_storage_and_what_another_has_is_its_settings(
+    table_factory: Callable[..., Table],
+) -> None:
+    table = table_factory("t", **{"s3.endpoint": "http://thief"})
+    own = storage_of(table)
+    assert (own.vended, "s3.endpoint" in own.properties) == (None, False)
+    catalog = VendingCatalog.__new__(VendingCatalog)  # without a request for its configuration
+    Catalog.__init__(catalog, "lake", **{"type": "rest", "s3.region": "here"})
+    catalog._auth_manager = None
+    answer = {
+        "metadata-location": "s3://lake/t/metadata/v1.metadata.json",
+        "metadata": json.loads(table.metadata.model_dump_json()),
+        "config": {"s3.access-key-id": "vended", "s3.secret-access-key": "s", "s3.region": "there"},
+    }
+    loaded = catalog._response_to_table(("db", "t"), TableResponse.model_validate(answer))
+    storage = storage_of(loaded)
+    assert storage.vended is not None
+    assert [grant.properties["s3.access-key-id"] for grant in storage.vended.grants] == ["vended"]
+    assert storage.properties == {"s3.region": "there"}
 
 
 @pytest.mark.parametrize("location", ["", "s3://lake/t", "gs://lake/t"])

@@ -22,6 +22,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField
 
 from icepuffin.ops.filters.condition_text import condition_text
+from icepuffin.ops.filters.list_predicate import ArrayContains
 from icepuffin.ops.filters.predicate import RowPredicate
 from icepuffin.ops.search.errors import FilterError
 
@@ -36,6 +37,9 @@ SCHEMA = Schema(NestedField(1, "id", IntegerType()))
         (And(LessThan("a", 1.5), NotEqualTo("b", "x")), "(a < 1.5 and b != 'x')"),
         (Or(GreaterThanOrEqual("a", 1), Not(IsNull("b"))), "(a >= 1 or not (b is null))"),
         (In("a", [2, 1]), "a in (1, 2)"),
+        (In("a", [1, 2, 3, 4, 5]), "a in (1, 2, 3, 4, 5)"),
+        (ArrayContains("tags", "x"), "array_contains(tags, 'x')"),
+        (~ArrayContains("tags", None), "not (array_contains(tags, None))"),
         (NotIn("a", list(range(1, 10))), "a not in (1, 2, 3, 4, 5, 4 more)"),
         (And(StartsWith("a", "x"), NotNaN("b")), "(a starts with 'x' and b is not NaN)"),
         (AlwaysTrue(), "true"),
