@@ -6,7 +6,6 @@ from typing import Any
 
 import dagster as dg
 
-from icepuffin.assets.charts import render
 from icepuffin.assets.derived_asset import derived_asset
 from icepuffin.assets.glance import version_glance
 from icepuffin.assets.markdown import plain_text
@@ -22,6 +21,7 @@ from icepuffin.assets.metadata import (
     when_and_how,
 )
 from icepuffin.assets.partitions import snapshot_of, snapshot_partitions
+from icepuffin.assets.report.svg_charts import recall_chart, shards_chart, standalone
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.time_line import seconds_of, time_line
 from icepuffin.ops.binding.bound_versions import DerivedVersion
@@ -202,7 +202,9 @@ def version_drawings(
     if drawn is not None:
         if glance := version_glance(drawn):
             drawings["at a glance"] = dg.MetadataValue.md(glance)
-        drawings["picture"] = picture(f"index {definition.name}", render(drawn, "png", dpi=64))
+        covered = f"{drawn.table}, index {drawn.index}, snapshot {drawn.base_snapshot_id}: covers {drawn.coverage:.1%}"
+        charts = recall_chart(drawn, definition.target_recall), shards_chart(drawn)
+        drawings["picture"] = picture(f"index {definition.name}", standalone(charts, covered))
     versions = versions_of(run.table, definition)
     until = [bound for bound in versions if bound.base_sequence_number <= version.base_sequence_number]
     return drawings, recall_drift(recall_history(until))

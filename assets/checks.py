@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import dagster as dg
 from pyiceberg.table import Table
 
-from icepuffin.assets.metadata import line_chart
+from icepuffin.assets.metadata import recall_line
 from icepuffin.assets.sensor_states import sensor_states
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.binding.bound_versions import tagged_version
@@ -171,7 +171,7 @@ def recall_so_far(history: Sequence[RecallMeasurement], target: float) -> dict[s
     last = history[-_VERSIONS_DRAWN:]
     if not last:
         return {}
-    chart = line_chart(
+    chart = recall_line(
         f"recall@10 of the last {len(last)} versions; large: built anew; dashed: target",
         [str(version.base_snapshot_id) for version in last],
         [version.recall for version in last],
@@ -328,7 +328,7 @@ def live_recall_so_far(measured: Sequence[tuple[SnapshotId, float]], target: flo
     """Recall of live queries, version by version, as a picture. Empty where none was measured."""
     if not measured:
         return {}
-    chart = line_chart(
+    chart = recall_line(
         f"recall of live queries, last {len(measured)} versions; dashed: target",
         [str(base) for base, _ in measured],
         [recall for _, recall in measured],

@@ -5,7 +5,7 @@ Longer Markdown, such as a PNG of a few kilobytes, is a link in the UI that open
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 from icepuffin.assets.time_line import TimeLinePoint
@@ -20,24 +20,29 @@ _WIDTH = 430
 """Pixels of the metadata column in a window of 1,400 pixels, at least"""
 _PLAIN = " !'()*,-./:;=@_~"
 """Characters of a drawing that its address has as they are, beside letters and digits"""
+_BARS = 60
+"""Bars of values, at most"""
 _SHARDS = 24
 """Shards that are drawn; of more, the first ones"""
 
 
-def value_bars(title: str, labels: Sequence[str], values: Sequence[float]) -> str | None:
-    """Horizontal bars on a logarithmic scale, each with its value, as Markdown; None where it is too long to be shown
-    at once. Values below 1 have no bar.
+def value_bars(title: str, values: Mapping[str, float]) -> str:
+    """Horizontal bars on a logarithmic scale, each with its name and value, as Markdown; of many the largest alone, as
+    the title says. Values below 1 have no bar.
     """
-    span = max((math.log10(max(value, 1)) for value in values), default=0.0) or 1.0
-    widths = [round(200 * math.log10(max(value, 1)) / span) for value in values]
+    if len(values) > _BARS:
+        title = f"{title}, the largest {_BARS} of {len(values):,}"
+        values = dict(sorted(values.items(), key=lambda item: -item[1])[:_BARS])
+    span = max((math.log10(max(value, 1)) for value in values.values()), default=0.0) or 1.0
+    widths = [round(200 * math.log10(max(value, 1)) / span) for value in values.values()]
     bars = "".join(f"M100 {17 * row + 3}h{width}v11h-{width}z" for row, width in enumerate(widths))
     texts = "".join(
         f"<text y='{17 * row + 13}'>{html.escape(_cut(label, 15))}<tspan x='{104 + width}'>{value:,.0f}</tspan></text>"
-        for row, (label, value, width) in enumerate(zip(labels, values, widths, strict=True))
+        for row, ((label, value), width) in enumerate(zip(values.items(), widths, strict=True))
     )
     height = 17 * len(values) + 17
     scale = f"<text x='100' y='{height - 4}' fill='{_LINE}'>log scale</text>"
-    return _inline(title, _WIDTH, height, f"<path d='{bars}' fill='{_LIVE}'/>{texts}{scale}")
+    return svg_markdown(title, _drawing(height, f"<path d='{bars}' fill='{_LIVE}'/>{texts}{scale}"))
 
 
 def version_glance(overview: Overview) -> str | None:
@@ -47,7 +52,8 @@ def version_glance(overview: Overview) -> str | None:
     title = f"index {overview.index} at a glance"
     parts = [_curve(overview), *_shards(overview.shards)]
     for count in range(len(parts), 0, -1):
-        if drawn := _inline(title, _WIDTH, 102, "".join(parts[:count])):
+        drawn = svg_markdown(title, _drawing(102, "".join(parts[:count])))
+        if len(drawn) <= INLINE_CHARACTERS:
             return drawn
     return None
 
@@ -128,11 +134,12 @@ def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
-def _inline(title: str, width: int, height: int, body: str) -> str | None:
-    """Markdown with the drawing, on white, as the UI may be dark; None where it is longer than what the UI shows at
-    once.
-    """
-    head = f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' font-size='11'"
-    svg = f"{head} style='background:#fff'>{body}</svg>"
-    text = f"![{title}](<data:image/svg+xml,{quote(svg, safe=_PLAIN)}>)"
-    return text if len(text) <= INLINE_CHARACTERS else None
+def _drawing(height: int, body: str) -> str:
+    """On white, as the UI may be dark."""
+    head = f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{height}' font-size='11'"
+    return f"{head} style='background:#fff'>{body}</svg>"
+
+
+def svg_markdown(title: str, svg: str) -> str:
+    """Markdown with a drawing in it."""
+    return f"![{title}](<data:image/svg+xml,{quote(svg, safe=_PLAIN)}>)"

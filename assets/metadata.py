@@ -1,18 +1,18 @@
 """Reports as Dagster metadata: numbers that the UI plots, ids as text, tables, and small pictures."""
 
-import base64
 import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
 from pyiceberg.table.snapshots import Snapshot
 
-from icepuffin.assets.charts import as_png, drawable
-from icepuffin.assets.glance import INLINE_CHARACTERS, time_line_glance
+from icepuffin.assets.glance import INLINE_CHARACTERS, svg_markdown, time_line_glance
 from icepuffin.assets.markdown import plain_text
+from icepuffin.assets.report.svg_charts import Axes, Point, line_chart, standalone
 from icepuffin.assets.time_line import TimeLinePoint
 from icepuffin.ops.messages import readable_bytes
 from icepuffin.ops.table.summaries import number_of, summary_of
@@ -22,11 +22,8 @@ MAX_TABLE_ROWS = 100
 _TIME_LINE, _SNAPSHOTS = "time line", "snapshots"
 _OF_THE_RUN = (_TIME_LINE, "action", "outcome", _SNAPSHOTS)
 """Labels of what a run did, made or not, and of what it found"""
-_BARS = 60
-"""Bars of a chart, at most: 300 take 6 s of CPU"""
 _MAX_PLOTTED = 2**31 - 1
 _MAX_EXACT = 2**53
-_COLOR = "#4f43dd"
 
 
 def details(report: Any) -> dg.MetadataValue[Any]:
@@ -174,65 +171,18 @@ def number_value(value: float) -> dg.MetadataValue[Any]:
     return dg.MetadataValue.int(int(value)) if is_small else dg.MetadataValue.float(round(float(value), 4))
 
 
-def bar_chart(
-    title: str, labels: Sequence[str], values: Sequence[float], *, log: bool = False
+def recall_line(
+    title: str, labels: Sequence[str], recalls: Sequence[float], *, floor: float, marked: Collection[int] = ()
 ) -> dg.MetadataValue[Any]:
-    """A horizontal bar chart as an inline PNG of a few kilobytes, the value written beside each bar; of many values the
-    largest `_BARS` alone, as the title says.
+    """Recalls in sequence as a picture, with a dashed line at `floor`, their limit. The first and the last have labels;
+    the points at the positions `marked` are drawn larger.
     """
-    if len(values) > _BARS:
-        title = f"{title}, the largest {_BARS} of {len(values):,}"
-        largest = sorted(range(len(values)), key=lambda place: -values[place])[:_BARS]
-        labels, values = [labels[place] for place in largest], [values[place] for place in largest]
-    figure, axes = _figure(title, height=0.6 + 0.32 * len(labels))
-    bars = axes.barh(range(len(labels)), values, color=_COLOR, height=0.7)
-    axes.bar_label(bars, labels=[f"{value:,.4g}" if value < 10 else f"{value:,.0f}" for value in values], padding=3)
-    axes.set_yticks(range(len(labels)), [drawable(label) for label in labels])
-    axes.invert_yaxis()
-    axes.margins(x=0.18)
-    axes.spines[["top", "right", "bottom"]].set_visible(False)
-    axes.set_xticks([])
-    if log and min(values, default=0) > 0:
-        axes.set_xscale("log")
-        axes.set_xticks([], minor=True)
-        axes.set_xticks([])
-        axes.set_xlabel("log scale", loc="left", fontsize=7)
-    return _inline(title, figure)
+    points = [Point(place, recall, "", is_marked=place in marked) for place, recall in enumerate(recalls)]
+    points[-1] = replace(points[-1], label=f"{recalls[-1]:.4f}")
+    chart = line_chart(points, Axes(title, ends=(labels[0], labels[-1]), floor=floor, top=1.0))
+    return picture(title, standalone([chart], title))
 
 
-def line_chart(
-    title: str, labels: Sequence[str], values: Sequence[float], *, floor: float, marked: Collection[int] = ()
-) -> dg.MetadataValue[Any]:
-    """Values in sequence as an inline PNG, with a dashed line at `floor`, their limit. The first and the last have
-    labels; the points at the positions `marked` are drawn larger.
-    """
-    figure, axes = _figure(title, height=2.2)
-    axes.plot(range(len(values)), values, "o-", color=_COLOR, markersize=3)
-    axes.plot(sorted(marked), [values[position] for position in sorted(marked)], "s", color=_COLOR, markersize=7)
-    axes.axhline(floor, color="#c0392b", linewidth=1, linestyle="--")
-    axes.annotate(f"{values[-1]:.4f}", (len(values) - 1, values[-1]), textcoords="offset points", xytext=(4, 4))
-    ends = sorted({0, len(labels) - 1})
-    axes.set_xticks(ends, [labels[position] for position in ends], fontsize=7)
-    axes.margins(x=0.1, y=0.15)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.3)
-    return _inline(title, figure)
-
-
-def _figure(title: str, *, height: float) -> tuple[Any, Any]:
-    """(figure, axes), 480 pixels wide; `height` in inches of 80."""
-    from matplotlib.figure import Figure  # noqa: PLC0415  slow to import
-
-    figure = Figure(figsize=(6, height), dpi=80, layout="constrained")
-    axes = figure.subplots()
-    axes.set_title(drawable(title), loc="left", fontsize=10)
-    return figure, axes
-
-
-def _inline(title: str, figure: Any) -> dg.MetadataValue[Any]:
-    return picture(title, as_png(figure))
-
-
-def picture(title: str, png: bytes) -> dg.MetadataValue[Any]:
-    """A PNG as Markdown; the UI shows a link to it."""
-    return dg.MetadataValue.md(f"![{title}](data:image/png;base64,{base64.b64encode(png).decode()})")
+def picture(title: str, svg: str) -> dg.MetadataValue[Any]:
+    """A picture as Markdown: the UI shows a small one at once, and a link to another."""
+    return dg.MetadataValue.md(svg_markdown(title, svg))

@@ -9,7 +9,6 @@ from icepuffin.assets.derived_asset import derived_asset
 from icepuffin.assets.glance import value_bars
 from icepuffin.assets.markdown import plain_text
 from icepuffin.assets.metadata import (
-    bar_chart,
     bullet_list,
     details,
     kept_metadata,
@@ -91,11 +90,8 @@ def sketches_metadata(run: RunContext, report: ThetaReport, spec: TableSpec) -> 
 
 def _drawing(report: ThetaReport) -> dict[str, dg.MetadataValue[Any]]:
     """The estimates as bars: shown at once where they are few, else as a picture to open."""
-    if not report.ndv:
-        return {}
-    title, columns, values = "distinct values", list(report.ndv), list(report.ndv.values())
-    inline = value_bars(title, columns, values)
-    return {title: dg.MetadataValue.md(inline) if inline else bar_chart(title, columns, values, log=True)}
+    title = "distinct values"
+    return {title: dg.MetadataValue.md(value_bars(title, report.ndv))} if report.ndv else {}
 
 
 def _summary(report: ThetaReport) -> dict[str, str]:

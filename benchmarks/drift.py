@@ -5,6 +5,7 @@
 Each refresh deletes 2 % of the live rows (position deletes, spread over all files) and appends as many new ones. After
 every fifth, the same snapshot is indexed from nothing under another name; recall@10 of both is of 1,000 queries against
 exact search. The recall that the gate measured before each commit is reported too.
+`--plot` needs `pip install matplotlib`.
 """
 
 import argparse

@@ -48,29 +48,11 @@ UNUSED = {
         "libarrow_python*.so",  # copies: the loader takes those named `.so.` and one number
         "libarrow_python*.so.*.*",
     ),
-    "PIL": ("_avif.*",),  # a format of pictures; Pillow does without
-    "pillow.libs": ("libavif-*.so*",),
     "llvmlite": ("tests",),
     "pandas": ("tests",),
     "py4j": ("tests",),
-    "fontTools": (  # fonts inside of PDF and PostScript; matplotlib imports a list of names
-        "cffLib",
-        "cu2qu",
-        "designspaceLib",
-        "feaLib",
-        "misc/*.so",
-        "otlLib",
-        "pens",
-        "qu2cu",
-        "subset",
-        "ttLib",
-        "ufoLib",
-        "varLib",
-        "voltLib",
-    ),
     "numpy": ("*/tests", "f2py", "distutils", "_core/include", "_core/lib", "random/lib"),
     "numba": ("tests", "cuda/tests"),
-    "matplotlib": ("tests", "mpl-data/sample_data"),
     "sqlalchemy": ("testing",),
     "dagster_webserver": ("webapp/build/**/*.map",),  # for debuggers of browsers
 }

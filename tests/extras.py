@@ -3,7 +3,7 @@
 from pathlib import Path
 
 EXTRAS = {
-    "dagster": "dagster dagster_shared matplotlib PIL click rich",
+    "dagster": "dagster dagster_shared click rich",
     "ui": "dagster_graphql dagster_webserver dagster_postgres",
     "spark": "pyspark py4j dagster_pyspark pandas",
     "sql": "sqlglot",

@@ -142,7 +142,9 @@ def recall_chart(view: Overview, target: float | None = None) -> Markup:
         for it in view.curve
     ]
     label = f"recall@10 from {points[0].y:.3f} to {points[-1].y:.3f} by distances per query"
-    return line_chart(points, Axes(label, "distances per query (log scale)", is_log=True, floor=target, top=1.0))
+    return line_chart(
+        points, Axes(label, "recall@10 by distances per query (log scale)", is_log=True, floor=target, top=1.0)
+    )
 
 
 def shards_chart(view: Overview) -> Markup:
@@ -156,7 +158,7 @@ def shards_chart(view: Overview) -> Markup:
         )
         for it in view.shards
     ]
-    label = f"{plural(len(bars), 'shard')}, {view.tombstone_ratio:.1%} tombstones"
+    label = f"rows of {plural(len(bars), 'shard')}; grey: tombstones, {view.tombstone_ratio:.1%}"
     return bar_chart(bars, Axes(label, label, ends=("shard 0", f"shard {len(bars) - 1}")))
 
 

@@ -21,6 +21,10 @@ SVG = "{http://www.w3.org/2000/svg}"
 def drawing(markdown: str | None) -> ET.Element:
     assert markdown is not None
     assert len(markdown) <= INLINE_CHARACTERS
+    return image_of(markdown)
+
+
+def image_of(markdown: str) -> ET.Element:
     address = markdown.partition("](<data:image/svg+xml,")[2].removesuffix(">)")
     assert not set(address) & set('<>&#"\\\n'), "nothing that Markdown or an address takes for its own"
     return ET.fromstring(unquote(address))  # noqa: S314  our own
@@ -48,16 +52,21 @@ def seen(shards: int, *, tombstones: int = 0, curve: int = 4) -> Overview:
 
 
 def test_distinct_values_are_bars_with_a_labelled_log_scale() -> None:
-    svg = drawing(value_bars("distinct values", ["id", "<name>"], [60_000, 7]))
+    svg = drawing(value_bars("distinct values", {"id": 60_000, "<name>": 7}))
     assert texts(svg) == ["id60,000", "<name>7", "log scale"]
 
 
-def test_too_many_values_are_not_drawn_inline() -> None:
-    assert value_bars("distinct values", [f"column {number}" for number in range(50)], [7] * 50) is None
+def test_of_many_values_the_largest_are_drawn_and_the_ui_shows_a_link() -> None:
+    """Of 3,000 columns a chart would be a megabyte of the event log."""
+    columns = {f"column {number}": float(number) for number in range(200)}
+    markdown = value_bars("distinct values", columns)
+    assert markdown.startswith("![distinct values, the largest 60 of 200](")
+    assert INLINE_CHARACTERS < len(markdown) < 10_000
+    assert texts(image_of(markdown)) == [*(f"column {number}{number}" for number in range(199, 139, -1)), "log scale"]
 
 
 def test_values_without_a_logarithm_have_no_bar() -> None:
-    assert texts(drawing(value_bars("distinct values", ["id", "name"], [0, 0]))) == ["id0", "name0", "log scale"]
+    assert texts(drawing(value_bars("distinct values", {"id": 0, "name": 0}))) == ["id0", "name0", "log scale"]
 
 
 @pytest.mark.parametrize("shards", [0, 1, 4, 24, 1000])

@@ -1,14 +1,11 @@
 """Reports become metadata that the UI can plot."""
 
-import base64
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 import dagster as dg
-import pytest
 from dagster import serialize_value
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
@@ -16,7 +13,6 @@ from icepuffin.assets.ann_index import _changed_first
 from icepuffin.assets.glance import INLINE_CHARACTERS
 from icepuffin.assets.metadata import (
     MAX_TABLE_ROWS,
-    bar_chart,
     bullet_list,
     details,
     linked_table,
@@ -25,7 +21,6 @@ from icepuffin.assets.metadata import (
 )
 from icepuffin.assets.theta_sketches import _summary
 from icepuffin.ops.index.planning.index_report import IndexReport, ShardReport
-from icepuffin.ops.messages import readable_bytes
 from icepuffin.ops.model import Action, How, ShardId, SnapshotId
 from icepuffin.ops.recall.shard_recall import RecallBasis
 from icepuffin.ops.theta.theta_report import ThetaOutcome, ThetaReport
@@ -111,13 +106,6 @@ def test_numbers_past_32_bits_are_floats_which_the_ui_does_not_wrap() -> None:
     assert shown == {"bytes": dg.MetadataValue.float(5e9), "rows": dg.MetadataValue.int(2**31 - 1)}
 
 
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 bytes"), (1023, "1,023 bytes"), (15_230, "14.9 KiB"), (5_000_000_000, "4.7 GiB")]
-)
-def test_bytes_are_readable(count: int, text: str) -> None:
-    assert readable_bytes(count) == text
-
-
 def test_the_totals_of_a_snapshot_are_words_and_numbers() -> None:
     totals = {"total-records": "4935", "total-data-files": "11", "total-files-size": "4183337", "added-records": "9"}
     deletes = {"total-delete-files": "10", "total-position-deletes": "324", "total-equality-deletes": "0"}
@@ -147,26 +135,6 @@ def test_a_table_is_a_link_however_short_and_has_no_empty_column() -> None:
     assert table.strip().splitlines() == ["|ref|rows|", "|---|---|", r"|a\|b|7|", "||8|"]
     long = linked_table([{"shard": str(number)} for number in range(MAX_TABLE_ROWS + 1)]).value
     assert len(long.strip().splitlines()) == 2 + MAX_TABLE_ROWS
-
-
-def test_a_chart_is_a_small_inline_png() -> None:
-    chart = bar_chart("distinct values", ["id", "name"], [60_000, 7], log=True)
-    text = chart.value
-    assert text.startswith("![distinct values](data:image/png;base64,")
-    image = base64.b64decode(text.split("base64,")[1].rstrip(")"))
-    assert image[:8] == b"\x89PNG\r\n\x1a\n"
-    width, height = struct.unpack(">II", image[16:24])
-    assert (width, height) == (480, 99)
-    assert len(image) < 20_000
-
-
-def test_a_chart_of_many_values_has_the_largest() -> None:
-    """Of 3,000 columns a chart took a minute, and 1.4 MB of the event log."""
-    names, values = [f"column {i}" for i in range(200)], [float(i) for i in range(200)]
-    title = "distinct values, the largest 60 of 200"
-    chart = bar_chart("distinct values", names, values)
-    assert chart == bar_chart(title, names[:139:-1], values[:139:-1])
-    assert chart.value.startswith(f"![{title}](")
 
 
 def test_a_text_in_a_list_makes_no_picture_and_no_line() -> None:

@@ -36,7 +36,7 @@ import icepuffin
 
 reader = icepuffin.open_index(StaticTable.from_metadata(sys.argv[1]), "embedding")
 result = reader.search(json.loads(sys.argv[2]), k=5, where="section = 'section 1'")
-packages = ("dagster", "pyspark", "sqlalchemy", "sqlglot", "s3fs", "pandas", "matplotlib")
+packages = ("dagster", "pyspark", "sqlalchemy", "sqlglot", "s3fs", "pandas")
 print(json.dumps([result.coverage, result.rows["id"].to_pylist(), [name for name in packages if find_spec(name)]]))
 """
 
