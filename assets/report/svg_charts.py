@@ -142,9 +142,8 @@ def recall_chart(view: Overview, target: float | None = None) -> Markup:
         for it in view.curve
     ]
     label = f"recall@10 from {points[0].y:.3f} to {points[-1].y:.3f} by distances per query"
-    return line_chart(
-        points, Axes(label, "recall@10 by distances per query (log scale)", is_log=True, floor=target, top=1.0)
-    )
+    caption = "recall@10 by distances per query (log scale)"
+    return line_chart(points, Axes(label, caption, is_log=True, floor=target, top=1.0))
 
 
 def shards_chart(view: Overview) -> Markup:
