@@ -34,7 +34,7 @@ from icepuffin.ops.rows.element_types import OF_COLUMN
 from icepuffin.ops.rows.vector_column import VectorSchema, element_type_of, holds_doubles
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.exact.file_scans import TaskChoice
-from icepuffin.ops.search.indexed.distributed_search import DistributedVersion, choose_tier
+from icepuffin.ops.search.indexed.distributed_search import DistributedVersion, choose_runner
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion, load_balls, load_version
 from icepuffin.ops.search.indexed.worker import SearchJob
 from icepuffin.ops.search.measured.live_recall import RecallSampler
@@ -470,10 +470,10 @@ def _load(
         column_is_double = holds_doubles(target.schema, target.field_id)
         return load_balls(opened, target.live, column_is_double=column_is_double), _BALLS
     job = SearchJob(target.live, target.schema, target.field_id, target.metric, target.storage, opened, cache=cache)
-    runner, complete = opening.tasks.runner, opening.stale is not StalePolicy.NEAREST_ONLY
-    tier = choose_tier(opened, job, runner, opening.tasks.in_process_mb)
-    if tier.remote and runner is not None:
-        return DistributedVersion.open(job, runner, complete=complete), tier.why
+    runner, why = choose_runner(opened, job, opening.tasks.runner, opening.tasks.in_process_mb)
+    complete = opening.stale is not StalePolicy.NEAREST_ONLY
+    if runner is not None:
+        return DistributedVersion.open(job, runner, complete=complete), why
     loaded = load_version(
         opened,
         target.live,
@@ -483,7 +483,7 @@ def _load(
         column_is_double=job.column_is_double,
         on_demand=opening.on_demand,
     )
-    return loaded, f"{tier.why}, in the compact layout" if in_compact_layout(opened) else tier.why
+    return loaded, f"{why}, in the compact layout" if in_compact_layout(opened) else why
 
 
 def _why(opened: OpenVersion, live: LiveFiles) -> str:

@@ -26,7 +26,6 @@ from icepuffin.ops.search.exact.file_scans import IN_PROCESS, FileScans, TaskCho
 from icepuffin.ops.search.exact.private_delta import PrivateDelta, SourceWithDelta
 from icepuffin.ops.search.exact.scan import VectorSource, scan
 from icepuffin.ops.search.indexed.conjunctions import ConjunctionSearch, Lists
-from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
 from icepuffin.ops.search.indexed.version_search import exact_distances, search_version
 from icepuffin.ops.search.measured.live_recall import LiveRecall, RecallSampler
 from icepuffin.ops.search.measured.recall_trial import RecallTrial
@@ -35,7 +34,7 @@ from icepuffin.ops.search.result import Coverage, Profile, SearchCosts
 from icepuffin.ops.search.row_sources import FileScan, IndexSource, Source, TailSource, VersionSearch
 from icepuffin.ops.search.source_answer import SourceAnswer, joined, merged, shown_ways
 from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice
-from icepuffin.ops.search.tuning import ParameterChooser, SearchOptions, SearchParameters
+from icepuffin.ops.search.tuning import ParameterChooser, SearchOptions
 
 _NOT_SAMPLED = "open the reader with recall_sample, such as 0.01, to measure that share of its queries"
 _NO_GRAPHS = "the index has no graphs: search parameters have no effect"
@@ -159,16 +158,10 @@ class SearchPipeline:
         )
         self._is_complete = is_complete
         record, unfit = usable_record(target.table, opened.definition.name, opened) if opened else (None, "")
-        self._parameters = ParameterChooser(
+        self.parameters = ParameterChooser(
             graphs, record, unfit, reranks=target.hides_rows, no_effect=_NO_GRAPHS if choice.is_of_balls else ""
         )
         self._why_no_recall = _why_no_recall(choice, is_complete=is_complete)
-
-    def parameters_of(
-        self, k: int, options: SearchOptions, matches: Matches | None
-    ) -> tuple[SearchParameters | None, tuple[str, ...]]:
-        """The search parameters (None where no graph is searched), and warnings of options that were not followed."""
-        return self._parameters.choose(k, options, filtered=matches is not None)
 
     def nearest(
         self,
@@ -209,7 +202,7 @@ class SearchPipeline:
     ) -> SourceAnswer:
         """The k nearest rows of each query (that match)."""
         k, matches = request.k, self.conditions.matches(where, costs.clock)
-        parameters, warnings = self.parameters_of(k, request.options, matches)
+        parameters, warnings = self.parameters.choose(k, request.options, filtered=matches is not None)
         answers, bytes_read = [], {"index": 0, "scan": 0}
         for stage in bytes_read:
             if source := self._sources.get(stage):
@@ -239,7 +232,7 @@ class SearchPipeline:
     ) -> tuple[SourceAnswer, I64]:
         """(the k nearest rows of each query under its conjunction, queries int64[n] without an answer)."""
         k, clock = request.k, costs.clock
-        parameters, warnings = self._parameters.choose(k, request.options, filtered=True)
+        parameters, warnings = self.parameters.choose(k, request.options, filtered=True)
         if parameters is None:
             raise ValueError("there is no version to search")
         of_index, left_out = conjunctions.search(queries, lists, k, parameters)
@@ -275,10 +268,9 @@ class SearchPipeline:
         costs.add_bytes(compare=answer.bytes_read)
         if matches is not None:
             answer.matching_rows = matches.count
+        answer.tail = "" if self.delta is None else self.delta.state.why
         whole = self._answer(answer, costs)
-        tail = "" if self.delta is None else self.delta.state.why
-        profile = replace(whole.profile, shards=self._ranges.shards, tail=tail, live_recall=None)
-        return replace(whole, profile=profile)
+        return replace(whole, profile=replace(whole.profile, shards=self._ranges.shards, live_recall=None))
 
     def _settle(self, answer: SourceAnswer, queries: F64, k: int, costs: SearchCosts) -> None:
         """Leave the k nearest of rows that are ranked by rounded directions: data files decide where these leave
@@ -353,15 +345,15 @@ class SearchPipeline:
         if sampler is None or not sampler.share or self._why_no_recall or opened is None or here is None:
             return
         distances = hits.first_distances(len(queries), k)
+
+        def exact(query: F64, where: Condition | None) -> F64:
+            return exact_distances(here, query, k, self.conditions.matches(where, StageClock()))
+
         for place in range(len(queries)) if answered is None else answered.tolist():
             if sampler.draws():
                 # copies: a query that waits does not keep its whole batch
-                exact = partial(self._exact_distances, here, queries[place : place + 1].copy(), k, conditions[place])
-                sampler.add(opened.bound.index_snapshot_id, distances[place].copy(), exact)
-
-    def _exact_distances(self, version: LoadedVersion, query: F64, k: int, where: Condition | None) -> F64:
-        """`exact_distances` under a condition."""
-        return exact_distances(version, query, k, self.conditions.matches(where, StageClock()))
+                own = partial(exact, queries[place : place + 1].copy(), conditions[place])
+                sampler.add(opened.bound.index_snapshot_id, distances[place].copy(), own)
 
     @cached_property
     def conjunctions(self) -> ConjunctionSearch | None:

@@ -207,9 +207,7 @@ def index_rows(version: LoadedVersion, files: Bool, matches: Matches | None) -> 
     """The live rows of a version that lie in `files` bool[files] (and match)."""
     reaches_all = bool(files.all())
     files = np.append(files, False)  # file number -1: not live
-    if matches is not None:
-        version = version.restricted(matches)
-    for shard in version.shards:
+    for shard in version.shards if matches is None else version.restricted_shards(matches):
         if shard.vectors is None:
             raise ValueError("a lean shard has no vectors to compare")
         numbers = shard.file_numbers

@@ -450,7 +450,7 @@ class IndexReader(Presentation):
         require_at_least_one(k=k, search_list=options.search_list, shards=options.shards, oversample=options.oversample)
         k = min(k, self._max_k)
         matches = self._pipeline.conditions.matches(where, StageClock())
-        parameters, warnings = self._pipeline.parameters_of(k, options, matches)
+        parameters, warnings = self._pipeline.parameters.choose(k, options, filtered=matches is not None)
         return SearchRequest(k, parameters, matches), warnings
 
     def _newest(self) -> "IndexReader":

@@ -230,7 +230,7 @@ EDITS = (
     ),
     Edit(
         "small indexes are searched by the coordinator",
-        "choose_tier", "<= in_process_mb * MIB", "<= in_process_mb * 1000 * MIB",
+        "choose_runner", "<= in_process_mb * MIB", "<= in_process_mb * 1000 * MIB",
         "test_tasks_search_an_index_of_more_than_the_threshold",
     ),
     Edit(

@@ -60,25 +60,6 @@ class FileShare:
     """f64[Q, files]: distances that no row of a file is under; None where every file is read"""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NearestRequest:
-    """A search for the nearest rows, the same for all tasks."""
-
-    queries: F64
-    k: int
-    farthest: F64
-    """f64[Q]: distances within which there are k rows in other files"""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WithinRequest:
-    """A search for all rows within thresholds, the same for all tasks."""
-
-    queries: F64
-    thresholds: RangeThresholds
-    limit: int | None
-
-
 @dataclass
 class FilesRead:
     """The number of data files that one search has read, by place."""
@@ -133,9 +114,8 @@ class FileScans:
             read.here += len(scan.files)
             return scan
         self._vectors.require_dims(files, queries.shape[1], matches)
-        request = NearestRequest(queries, k, farthest)
         shares = self._shares(runner, files, matches, bounds)
-        scans = runner.run(partial(scan_nearest, self._job, request), shares, label="scan files")
+        scans = runner.run(partial(scan_nearest, self._job, queries, k, farthest), shares, label="scan files")
         scan = NearestScan(
             merge_sorted([scan.candidates for scan in scans], k),
             sum(scan.compared for scan in scans),
@@ -164,12 +144,11 @@ class FileScans:
         if runner is None:
             read.here += len(stored)
             read.in_memory += len(files) - len(stored)
-            return _within(self._vectors, WithinRequest(queries, thresholds, limit), files, matches)
+            return _within(self._vectors, queries, thresholds, files, matches, limit)
         self._vectors.require_dims(files, queries.shape[1], matches)
         read.by_tasks += len(files)
-        request = WithinRequest(queries, thresholds, limit)
         shares = self._shares(runner, files, matches)
-        scans = runner.run(partial(scan_within, self._job, request), shares, label="scan files")
+        scans = runner.run(partial(scan_within, self._job, queries, thresholds, limit), shares, label="scan files")
         return WithinScan(
             Hits.ranked([scan.hits for scan in scans], limit),
             sum(scan.compared for scan in scans),
@@ -225,17 +204,19 @@ class FileScans:
         return SearchJob(source.live, source.schema, source.field_id, source.metric, source.storage, None).serialize()
 
 
-def scan_nearest(serialized: SerializedSearchJob, request: NearestRequest, share: FileShare) -> NearestScan:
-    """Body of a task."""
-    bounds = np.zeros((len(request.queries), len(share.files))) if share.bounds is None else share.bounds
-    source = _source(serialized.worker().job, request.queries.shape[1])
-    return scan_in_reach(request.queries, request.k, source, share.files, bounds, request.farthest, share.matches)
+def scan_nearest(serialized: SerializedSearchJob, queries: F64, k: int, farthest: F64, share: FileShare) -> NearestScan:
+    """Body of a task. `farthest` f64[Q]: distances within which there are k rows in other files."""
+    bounds = np.zeros((len(queries), len(share.files))) if share.bounds is None else share.bounds
+    source = _source(serialized.worker().job, queries.shape[1])
+    return scan_in_reach(queries, k, source, share.files, bounds, farthest, share.matches)
 
 
-def scan_within(serialized: SerializedSearchJob, request: WithinRequest, share: FileShare) -> WithinScan:
+def scan_within(
+    serialized: SerializedSearchJob, queries: F64, thresholds: RangeThresholds, limit: int | None, share: FileShare
+) -> WithinScan:
     """Body of a task."""
-    source = _source(serialized.worker().job, request.queries.shape[1])
-    return _within(source, request, share.files, share.matches)
+    source = _source(serialized.worker().job, queries.shape[1])
+    return _within(source, queries, thresholds, share.files, share.matches, limit)
 
 
 def scan_matches(serialized: SerializedSearchJob, predicate: RowPredicate, share: FileShare) -> dict[FileNumber, bytes]:
@@ -246,12 +227,16 @@ def scan_matches(serialized: SerializedSearchJob, predicate: RowPredicate, share
 
 
 def _within(
-    source: VectorSource, request: WithinRequest, files: Sequence[FileNumber], matches: Matches | None
+    source: VectorSource,
+    queries: F64,
+    thresholds: RangeThresholds,
+    files: Sequence[FileNumber],
+    matches: Matches | None,
+    limit: int | None,
 ) -> WithinScan:
     skipped = SkippedRows()
-    rows = source.rows(files, request.queries.shape[1], matches, skipped)
-    hits, compared = hits_within(request.queries, request.thresholds, rows, request.limit)
-    return WithinScan(hits, compared, skipped)
+    rows = source.rows(files, queries.shape[1], matches, skipped)
+    return WithinScan(*hits_within(queries, thresholds, rows, limit), skipped)
 
 
 def _source(job: SearchJob, dims: int) -> VectorSource:

@@ -121,39 +121,39 @@ class ConjunctionSearch:
         lists = np.fromiter(chain.from_iterable(every), np.int32)
         starts = np.append(0, np.cumsum([len(combination) for combination in every]))
         of_queries = np.append(0, np.cumsum([len(own) for own in combinations]))
-        block = _Block(nodes, self._version, k, directions=directions)
         firsts = range(0, len(queries), _QUERIES_PER_BLOCK)
 
-        def search_block(first: int) -> _BlockAnswer:
+        def search_block(first: int) -> tuple[list[Hits], list[ShardWork], I64]:
             own = slice(first, first + _QUERIES_PER_BLOCK)
             parts = of_queries[first : first + _QUERIES_PER_BLOCK + 1]
             ends = starts[parts[0] : parts[-1] + 1]
             rows = common_rows(postings, lists[ends[0] : ends[-1]], ends - ends[0], nodes.of_rows, limit)
-            return block.search(queries[own], _of_queries(rows, parts - parts[0], limit), first)
+            rows = _of_queries(rows, parts - parts[0], limit)
+            return *_nearest(self._version, nodes, queries[own], rows, k, first), rows.counts
 
         if self._threads == 1 or len(firsts) < 2:
-            answers = [search_block(first) for first in firsts]
+            blocks = [search_block(first) for first in firsts]
         else:
             with ThreadPoolExecutor(self._threads) as pool:
-                answers = list(pool.map(search_block, firsts))
-        hits = [Hits.none(), *(hits for answer in answers for hits in answer.hits)]
-        left_out = np.concatenate([np.empty(0, np.int64), *(answer.left_out for answer in answers)])
+                blocks = list(pool.map(search_block, firsts))
+        hits = [Hits.none(), *chain.from_iterable(own for own, _, _ in blocks)]
+        counts = np.concatenate([np.empty(0, np.int64), *(own for _, _, own in blocks)])
         answer = SourceAnswer(
             Hits.ranked(hits, None if directions else k),
-            len(queries) - len(left_out),
+            int(np.count_nonzero(counts >= 0)),
             COMPARED,
-            work_by_shard([work for answer in answers for work in answer.work]),
-            matching_rows=sum(answer.matching_rows for answer in answers),
+            work_by_shard([shard for _, work, _ in blocks for shard in work]),
+            matching_rows=int(np.maximum(counts, 0).sum()),
             condition=f"by the index's values of {', '.join(self._columns(lists))}",
             parameters=parameters,
             rounded_directions=directions,
         )
-        return answer, left_out
+        return answer, np.flatnonzero(counts < 0)
 
     @cached_property
     def _nodes(self) -> _Nodes | None:
         """The nodes of rows; None where a row has several."""
-        shards = self._version.take(range(len(self._version.shards)), threads=self._threads)
+        shards = self._version.shards.take(range(len(self._version.shards)), threads=self._threads)
         firsts = np.cumsum([0, *(shard.nodes for shard in shards)])
         of_rows = np.full(int(self._attributes.starts[-1]), NO_NODE, np.uint32)
         live = 0
@@ -202,42 +202,6 @@ class ConjunctionSearch:
         return [self._attributes.name(columns[place][0]) for place in np.unique(places).tolist()]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _BlockAnswer:
-    hits: list[Hits]
-    left_out: I64
-    matching_rows: int
-    work: list[ShardWork]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Block:
-    """What searches of some queries at once have in common."""
-
-    nodes: _Nodes
-    version: LoadedVersion
-    k: int
-    directions: bool
-
-    def search(self, queries: F64, rows: CommonRows, first: int) -> _BlockAnswer:
-        """The answer to queries of the numbers from `first` on, each of the rows of its condition."""
-        doubt = 2 * rounding_of_units(queries.shape[1]) if self.directions else 0.0
-        hits, work = [], []
-        places = zip(self.version.shard_ids, self.nodes.shards, self.nodes.firsts, strict=True)
-        for shard_id, shard, first_node in places:
-            vectors = shard.searcher.coded or shard.vectors
-            if vectors is None:
-                raise TypeError(f"shard {shard_id} has no vectors, and the version is not lean")
-            nearest = nearest_listed(
-                vectors, self.version.metric, queries, (rows.starts, rows.nodes), self.k, first=first_node, doubt=doubt
-            )
-            hits.append(_hits(nearest, shard, first))
-            probing = int(np.count_nonzero(nearest.compared))
-            work.append(ShardWork(shard_id, shard.nodes, probing, 0, int(nearest.compared.sum())))
-        left_out = np.flatnonzero(rows.counts < 0) + first
-        return _BlockAnswer(hits, left_out, int(np.maximum(rows.counts, 0).sum()), work)
-
-
 def _of_queries(rows: CommonRows, ends: I64, limit: int) -> CommonRows:
     """The rows of all combinations of each query. `ends` int64[Q + 1]: numbers of combinations before its own."""
     if len(ends) == len(rows.starts):  # each query has one
@@ -250,6 +214,24 @@ def _of_queries(rows: CommonRows, ends: I64, limit: int) -> CommonRows:
         kept_nodes = rows.nodes[np.repeat(is_kept, nodes)]
         return CommonRows(counts, np.append(0, np.cumsum(nodes * is_kept))[ends], kept_nodes)
     return CommonRows(counts, rows.starts[ends], rows.nodes)
+
+
+def _nearest(
+    version: LoadedVersion, nodes: _Nodes, queries: F64, rows: CommonRows, k: int, first: int
+) -> tuple[list[Hits], list[ShardWork]]:
+    """(the nearest rows in each shard, the work), of queries of the numbers from `first` on, each among `rows`."""
+    doubt = 2 * rounding_of_units(queries.shape[1]) if version.metric is Metric.COSINE else 0.0
+    hits, work = [], []
+    for shard_id, shard, first_node in zip(version.shard_ids, nodes.shards, nodes.firsts, strict=True):
+        vectors = shard.searcher.coded or shard.vectors
+        if vectors is None:
+            raise TypeError(f"shard {shard_id} has no vectors, and the version is not lean")
+        own = rows.starts, rows.nodes
+        nearest = nearest_listed(vectors, version.metric, queries, own, k, first=first_node, doubt=doubt)
+        hits.append(_hits(nearest, shard, first))
+        probing = int(np.count_nonzero(nearest.compared))
+        work.append(ShardWork(shard_id, shard.nodes, probing, 0, int(nearest.compared.sum())))
+    return hits, work
 
 
 def _hits(nearest: NearestListed, shard: MaskedShard, first: int) -> Hits:

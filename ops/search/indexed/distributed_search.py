@@ -6,7 +6,7 @@ will be searched: nodes are counted there as `load_version` counts them here, an
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -49,26 +49,20 @@ _CANDIDATE_BYTES = 48
 """Bytes of a candidate in a task's result, at most"""
 
 
-@dataclass(frozen=True, slots=True)
-class TierChoice:
-    """Whether tasks search a version, and why."""
-
-    remote: bool
-    why: str
-
-
-def choose_tier(opened: OpenVersion, job: SearchJob, runner: TaskRunner | None, in_process_mb: int) -> TierChoice:
-    """This process for versions that are small or in its memory, and for all where there is no runner."""
+def choose_runner(
+    opened: OpenVersion, job: SearchJob, runner: TaskRunner | None, in_process_mb: int
+) -> tuple[TaskRunner | None, str]:
+    """(the runner whose tasks search a version, the reason). None for versions that are small or in the memory of this
+    process, which searches them.
+    """
     if runner is None:
-        return TierChoice(remote=False, why="the index is in memory")
+        return None, "the index is in memory"
     size = f"the index of {opened.bytes_searched / MIB:,.1f} MiB"
     if opened.bytes_searched <= in_process_mb * MIB:
-        return TierChoice(remote=False, why=f"{size} is not over the threshold of {in_process_mb:,} MiB")
+        return None, f"{size} is not over the threshold of {in_process_mb:,} MiB"
     if all(process_cache().holds(key, job.storage) for key in shard_keys(opened)):
-        return TierChoice(remote=False, why=f"{size} is in this process's memory")
-    return TierChoice(
-        remote=True, why=f"{size} is over the threshold of {in_process_mb:,} MiB, and not in this process's memory"
-    )
+        return None, f"{size} is in this process's memory"
+    return runner, f"{size} is over the threshold of {in_process_mb:,} MiB, and not in this process's memory"
 
 
 class DistributedVersion:

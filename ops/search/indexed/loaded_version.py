@@ -193,14 +193,6 @@ class LoadedVersion:
         default_factory=WeakKeyDictionary, init=False, repr=False
     )
 
-    def take(self, places: Sequence[int], *, threads: int) -> list[MaskedShard]:
-        """The shards at some places of `shards`. Raises IndexUnavailableError for one that cannot be loaded by now."""
-        return self.shards.take(places, threads=threads)
-
-    def restricted(self, matches: Matches) -> "LoadedVersion":
-        """The version with only its matching rows."""
-        return replace(self, shards=self.restricted_shards(matches))
-
     def restricted_shards(self, matches: Matches) -> LoadedShards:
         """The shards with only their matching rows. Memory: a bit per node, or 4 bytes per matching node.
 
@@ -208,7 +200,7 @@ class LoadedVersion:
         """
         restricted = self._restricted.get(matches)
         if restricted is None:
-            pairs = zip(self.shard_ids, self.take(range(len(self.shards)), threads=1), strict=True)
+            pairs = zip(self.shard_ids, self.shards.take(range(len(self.shards))), strict=True)
             restricted = LoadedShards(shard.restricted(matches.nodes(shard_id, shard)) for shard_id, shard in pairs)
             self._restricted[matches] = restricted
         elif not all(shard.is_complete for shard in restricted):

@@ -217,24 +217,17 @@ class SearchWorker:
 
         `probed` bool[Q, shards]: the shards of each query, where they are chosen already.
         """
-        if share.shards:
-            return self._search(queries, share.shards, request, probed)
-        job, skipped = self.job, None if request.strict else SkippedRows()
-        dims = None if job.opened is None else job.opened.routing.dims
-        source = VectorSource(job.live, job.schema, job.field_id, job.metric, job.storage, dims)
-        candidates, rows = scan(source, queries, request.k, share.files, request.matches, skipped)
-        return SourceAnswer(candidates, len(queries), "scan", scanned=rows, skipped=skipped)
-
-    def _search(
-        self, queries: F64, shard_ids: Sequence[ShardId], request: SearchRequest, probed: Bool | None
-    ) -> SourceAnswer:
-        parameters, job = request.parameters, self.job
+        job, k, matches, parameters = self.job, request.k, request.matches, request.parameters
+        if not share.shards:
+            skipped = None if request.strict else SkippedRows()
+            dims = None if job.opened is None else job.opened.routing.dims
+            source = VectorSource(job.live, job.schema, job.field_id, job.metric, job.storage, dims)
+            candidates, rows = scan(source, queries, k, share.files, matches, skipped)
+            return SourceAnswer(candidates, len(queries), "scan", scanned=rows, skipped=skipped)
         if parameters is None:
             raise ValueError("a version is searched with parameters")
-        if request.matches is None:
-            probed = self.probed(queries, request) if probed is None else probed
-            shard_ids = [number for number in shard_ids if probed is None or probed[:, number].any()]
-        shards = {shard_id: self._shard(shard_id) for shard_id in shard_ids}
+        probed = self.probed(queries, request) if probed is None else probed
+        shards = {number: self._shard(number) for number in share.shards if probed is None or probed[:, number].any()}
         version = version_of(
             self._version,
             shards,
@@ -242,9 +235,7 @@ class SearchWorker:
             column_is_double=job.column_is_double,
             recall_model=self.recall_model,
         )
-        answer = search_version(
-            version, queries, request.k, parameters, request.matches, threads=job.threads, probed=probed
-        )
+        answer = search_version(version, queries, k, parameters, matches, threads=job.threads, probed=probed)
         answer.approximate = answer.approximate and parameters.rerank
         return answer
 
