@@ -50,6 +50,8 @@ _COMMON_TOKEN = re.compile(
 _AND = re.compile(r"[ \t\n\r]+and[ \t\n\r]+", re.IGNORECASE)
 _MAX_KEPT, _LONGEST_KEPT = 1 << 16, 200
 """Texts of look-ups that are kept with their meaning, of some 500 bytes each, and characters of such a text"""
+_MAX_LONG_KEPT, _LONGEST_LONG_KEPT = 1 << 9, 1 << 12
+"""The same of longer texts, such as long lists of values, of up to 70,000 bytes each"""
 _KEYWORDS = frozenset(("and", "or", "not", "is", "in", "null", "nan", "like", "between", "true", "false"))
 _COMPARISONS: dict[str, Any] = {
     "<": LessThan,
@@ -113,7 +115,9 @@ class LookUp(NamedTuple):
 def look_ups(where: str | BooleanExpression) -> Sequence[LookUp] | None:
     """The look-ups that a condition joins by AND; None for one of any other form."""
     if isinstance(where, str):
-        read = _look_up_of_text if len(where) <= _LONGEST_KEPT else _look_up_of_text.__wrapped__
+        read: Callable[[str], LookUp | None] = _look_up_of_text
+        if len(where) > _LONGEST_KEPT:
+            read = _look_up_of_long_text if len(where) <= _LONGEST_LONG_KEPT else _look_up_of_text.__wrapped__
         texts = _AND.split(where)
         found = [part for part in map(read, texts) if part is not None]
         return found if len(found) == len(texts) else _CommonForms(where).look_ups()  # an AND in quotes is none
@@ -135,6 +139,9 @@ def _look_up_of_text(text: str) -> LookUp | None:
     """The only look-up of a text; None where there are more, or it has another form."""
     parts = _CommonForms(text).look_ups()
     return parts[0] if parts is not None and len(parts) == 1 else None
+
+
+_look_up_of_long_text = lru_cache(_MAX_LONG_KEPT)(_look_up_of_text.__wrapped__)
 
 
 def _look_up_of(expression: BooleanExpression) -> LookUp | None:

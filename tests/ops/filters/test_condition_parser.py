@@ -191,6 +191,15 @@ def test_look_ups_of_a_set_have_all_its_values() -> None:
     assert sorted(map(str, look_up.values)) == ["x", "y", "z"]
 
 
+@pytest.mark.parametrize("values", [1, 100])
+def test_a_text_that_comes_again_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch, values: int) -> None:
+    text = f"kept in ({', '.join(map(repr, map(str, range(values))))}) and kept = {values}"
+    first = look_ups(text)
+    monkeypatch.setattr(condition_parser, "_CommonForms", None)
+    assert first is not None
+    assert look_ups(text) == first
+
+
 @pytest.mark.parametrize(
     "expression",
     [
