@@ -30,7 +30,7 @@ MAX_ROWS = 4_000
 """Rows that a table ever has"""
 FEWEST_ROWS = 80
 DIMS = (8, 10, 12, 16, 24)
-"""Dimensions that rotated codes take"""
+"""Dimensions that rotated codes take, too"""
 K = 10
 QUERIES = 8
 SAMPLING_ERROR = 0.15
