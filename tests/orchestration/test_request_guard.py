@@ -54,6 +54,7 @@ def answer(scope_type: str, **headers: str) -> list[dict[str, Any]]:
         ("GET /graphql", "", "websocket", "https://evil.example", True),
         ("POST /graphql", "", "", "https://lake:8443.evil.example", True),
         ("POST /graphql", "same-origin", "cors", "null", True),
+        ("POST /runs", "cross-site", "navigate document", "", True),
     ],
 )
 def test_what_pages_of_other_sites_send_is_foreign(

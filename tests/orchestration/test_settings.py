@@ -367,9 +367,13 @@ def test_tables_in_json_are_merged_with_those_of_the_file_at_every_depth(
 def test_the_longer_of_two_variables_for_one_value_wins_and_is_blamed(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ICEPUFFIN__SPARK", '{"in_process_mb": 8}')
-    monkeypatch.setenv("ICEPUFFIN__SPARK__IN_PROCESS_MB", "9")
-    assert loaded(file, MINIMAL).spark.in_process_mb == 9
+    texts = {"ICEPUFFIN__SPARK": '{"in_process_mb": 8}', "ICEPUFFIN__SPARK__IN_PROCESS_MB": "9"}
+    for names in ([*texts], [*reversed(texts)]):
+        for name in names:
+            monkeypatch.delenv(name, raising=False)
+        for name in names:
+            monkeypatch.setenv(name, texts[name])
+        assert loaded(file, MINIMAL).spark.in_process_mb == 9, "whichever was set first"
     monkeypatch.setenv("ICEPUFFIN__SPARK__IN_PROCESS_MB", "many")
     with pytest.raises(SettingsError, match=r"^the environment variable ICEPUFFIN__SPARK__IN_PROCESS_MB: "):
         loaded(file, MINIMAL)
