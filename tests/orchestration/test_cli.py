@@ -818,10 +818,6 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
         (("index", "create", "demo.packages", "--name", "embedding", "--column", "embedding"), "and would win; change"),
         (("index", "show", "demo.packages", "absent"), "has no index 'absent'"),
         (("report", "demo.packages", "-o", "/no/such/x.html"), "there is no folder /no/such"),
-        (
-            ("report", "demo.packages", "-o", __file__),
-            "test_cli.py is there and is no report: without a terminal, confirm",
-        ),
         (("plan", "demo.packages", "absent"), "has no index 'absent'"),
         (("search", "demo.packages", "--like-id", "1", "--where", "absent = 1"), "it has no column 'absent'"),
         (("stats", "demo.packages", "--snapshot", "absent"), "its branches and tags are "),

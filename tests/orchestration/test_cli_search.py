@@ -1,5 +1,6 @@
 """`icepuffin search`, `index show` as users type them."""
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -145,7 +146,9 @@ def test_an_index_is_drawn(run: Run) -> None:
     assert document["rows_covered"] == document["rows"] == 120
 
 
-def test_a_report_is_written_where_it_is_asked_for(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_is_written_where_it_is_asked_for(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     shown = run("report", "demo.packages")
     page = (tmp_path / "demo.packages.html").read_text(encoding="utf-8")
@@ -153,6 +156,11 @@ def test_a_report_is_written_where_it_is_asked_for(run: Run, tmp_path: Path, mon
     assert "<h1>demo.packages</h1>" in page
     assert "Index embedding" in page
     (tmp_path / "mine.html").write_text("mine", encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    with pytest.raises(SystemExit):
+        run("report", "demo.packages", "-o", "mine.html")
+    assert "mine.html is there and is no report: without a terminal, confirm with --yes" in capsys.readouterr().err
+    assert (tmp_path / "mine.html").read_text(encoding="utf-8") == "mine"
     document = json.loads(run("report", "demo.packages", "-o", "mine.html", "--yes", "--json"))
     assert (document["table"], document["path"]) == ("demo.packages", "mine.html")
     assert all(f"behind: {shortfall['text']}" in shown for shortfall in document["behind"])
