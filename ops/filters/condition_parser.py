@@ -51,7 +51,7 @@ _AND = re.compile(r"[ \t\n\r]+and[ \t\n\r]+", re.IGNORECASE)
 _MAX_KEPT, _LONGEST_KEPT = 1 << 16, 200
 """Texts of look-ups that are kept with their meaning, of some 500 bytes each, and characters of such a text"""
 _MAX_LONG_KEPT, _LONGEST_LONG_KEPT = 1 << 9, 1 << 12
-"""Limit for longer texts, such as long lists of values, of up to 70,000 bytes each"""
+"""Longer texts that are kept, such as lists of values, of up to 70,000 bytes each, and characters of such a text"""
 _KEYWORDS = frozenset(("and", "or", "not", "is", "in", "null", "nan", "like", "between", "true", "false"))
 _COMPARISONS: dict[str, Any] = {
     "<": LessThan,
