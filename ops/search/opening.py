@@ -26,7 +26,14 @@ from icepuffin.ops.index.errors import EarlierLayoutError, NotAnIndexError
 from icepuffin.ops.index.planning.changes import files_mapped_since
 from icepuffin.ops.index.planning.own_versions import distances_text
 from icepuffin.ops.index.versions.tuning_record import PREFIX as TUNING
-from icepuffin.ops.index.versions.version_reader import OpenVersion, open_versions, shared_rows, without_files
+from icepuffin.ops.index.versions.version_reader import (
+    OpenVersion,
+    covered_paths,
+    open_versions,
+    same_files,
+    shared_rows,
+    without_files,
+)
 from icepuffin.ops.model import IN_PROCESS_MB, LiveFiles, StorageConfig
 from icepuffin.ops.process.threads import thread_count
 from icepuffin.ops.recall.recall_reports import RecallReporter, RecallReports
@@ -44,6 +51,7 @@ from icepuffin.ops.search.target import Restriction, SearchTarget, VersionChoice
 from icepuffin.ops.shards.shard_keys import in_compact_layout
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.table.live_files import live_files, require_resolvable_deletes
+from icepuffin.ops.table.row_deletes import fingerprint
 from icepuffin.ops.table.snapshots import (
     SnapshotName,
     is_head_of_main,
@@ -453,12 +461,22 @@ def _load_first(
         except (PuffinError, StorageError) as error:
             warnings = (*warnings, f"{version.bound.puffin_path} cannot be read: {error}")
             continue
-        is_used = is_own(version.bound, target.live.snapshot_id) or not version.definition.has_graphs
-        if not is_used and not loaded.live_rows().any():  # as after another model has come: its vectors are others
-            continue
+        if not is_own(version.bound, target.live.snapshot_id):
+            has_graphs = opened.definition.has_graphs
+            if not (loaded.live_rows().any() if has_graphs else _keeps_files(opened, target.live)):
+                continue  # as after another model has come: its vectors are others
         return VersionChoice(opened, loaded, _why(opened, target.live), warnings, tier_why)
     why = "no version can be read" if warnings else "no version shares a row with the snapshot"
     return VersionChoice(None, None, why, warnings)
+
+
+def _keeps_files(version: OpenVersion, live: LiveFiles) -> bool:
+    """Whether some file has the rows for which a version has balls. Under other deletes all of them may be gone."""
+    slots, files = covered_paths(version), version.routing.files
+    return any(
+        files[slots[path]].live_rows and fingerprint(live.files[number]) == files[slots[path]].delete_fingerprint
+        for path, number in same_files(version, live).items()
+    )
 
 
 def _load(

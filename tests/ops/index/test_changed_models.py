@@ -176,6 +176,15 @@ def test_balls_around_the_vectors_of_another_model_answer_no_query(table: Table)
     assert_right(table, second_model(24)[:8], Coverage.EXACT_VERSION, balls)
 
 
+def test_balls_of_a_file_whose_rows_are_all_deleted_answer_no_query(table: Table) -> None:
+    """The file is live, and its vectors have other dimensions than all that are."""
+    balls = IndexDefinition(name="b", column="embedding", metric="l2", method="centroid")
+    index_head(table, balls)
+    update_by_deletes(table, second_model(24))
+    assert_right(table, second_model(24)[:8], Coverage.EXACT_SCAN, balls)
+    assert refreshed(table, balls).action is Action.BUILT
+
+
 def test_deleted_rows_and_rows_without_a_vector_may_lie_in_one_file(table_factory: Callable[..., Table]) -> None:
     table = table_factory()
     half = pa.concat_tables([make_rows(0, ROWS), rows_of(None, ROWS, 2 * ROWS)])
