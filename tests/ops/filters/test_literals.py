@@ -213,3 +213,10 @@ def test_a_list_contains_what_its_elements_can_be() -> None:
         assert isinstance(predicate, ArrayContains)
         assert (None if predicate.value is None else predicate.value.value) == element
         assert fitted(And(ArrayContains("a", value), ArrayContains("a", value)), schema, on_lists=False) == AlwaysTrue()
+
+
+def test_a_text_beside_a_decimal_of_fifteen_digits_is_a_double() -> None:
+    """As Spark compares the two. Of more digits a double tells too few apart, and the text is compared as it is."""
+    near = "0.10000000000000000555"
+    found = [rows_of(EqualTo("a", near), DecimalType(digits, 2), [Decimal("0.10")]) for digits in (15, 16)]
+    assert found == [[True], [False]]
