@@ -427,6 +427,16 @@ def test_a_bound_that_was_cut_short_covers_what_begins_like_it() -> None:
     assert KeyRanges(key, [key_bounds(data, key)]).may_meet(exact).tolist() == [True]
 
 
+def test_bounds_below_zero_are_below_those_above() -> None:
+    for kind, values, ends in (
+        (DecimalType(9, 2), [decimal.Decimal("-1.25"), decimal.Decimal("0.50")], (-125, 50)),
+        (LongType(), [-(2**40), 7], (-(2**40), 7)),
+    ):
+        file = file_of(values, kind, lambda value: value, counts=True)
+        bounds = key_bounds(file, NestedField(1, "a", kind, required=False))
+        assert (bounds.lower, bounds.upper) == ends
+
+
 def test_a_bound_of_another_width_bounds_nothing() -> None:
     """As where a date was widened to a timestamp since: days are no microseconds."""
     file = file_of([3], DateType(), lambda value: value, counts=True)

@@ -170,6 +170,15 @@ def test_what_a_later_release_made_is_ours_and_left_alone(table: Table) -> None:
         resolve_snapshot(table, 12)
 
 
+def test_who_names_the_holder_of_sketches_is_told_what_it_holds(table: Table) -> None:
+    (head,) = table.metadata.snapshots
+    summary = Summary(Operation.REPLACE, **{KIND_KEY: "theta-sketches", "theta-sketches.pack": "theta-sketches"})
+    holder = head.model_copy(update={"snapshot_id": 13, "parent_snapshot_id": None, "summary": summary})
+    table.metadata = table.metadata.model_copy(update={"snapshots": [head, holder]})
+    with pytest.raises(UnknownSnapshotError, match="only holds theta sketches, and has no rows"):
+        resolve_snapshot(table, 13)
+
+
 def test_a_version_that_names_a_pack_as_a_holder_does_is_no_holder() -> None:
     """A sweep of packs that no version names would remove it."""
     own = own_snapshot(snapshot({**VERSION, "ann.pack": "e"}))

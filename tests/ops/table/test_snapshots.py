@@ -2,12 +2,17 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from pyiceberg.io import load_file_io
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import SnapshotLogEntry, Summary
 
 from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.table import snapshots
 from icepuffin.ops.table.snapshots import (
     UnknownSnapshotError,
     ancestor_ids,
@@ -117,3 +122,16 @@ def test_a_time_between_two_snapshots_names_none_where_one_between_them_may_have
         ):
             named(3, milliseconds)
     assert (named(3, 0), named(3, 10_000)) == (first.snapshot_id, third.snapshot_id)
+
+
+def test_a_metadata_file_that_cannot_be_read_is_warned_of(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, table_factory: TableFactory
+) -> None:
+    """A catalog that writes it is trusted then, and one that shows the file itself is not asked."""
+    lost = f"file://{tmp_path}/v1.metadata.json"
+    table: Any = SimpleNamespace(catalog=None, metadata_location=lost, io=load_file_io({}), name=lambda: ("db", "t"))
+    assert snapshots._stored_snapshot_ids(table) == ()
+    (message,) = caplog.messages
+    assert message.startswith(f"db.t: {lost} cannot be read: ")
+    assert snapshots._stored_snapshot_ids(table_factory()) == ()
+    assert len(caplog.messages) == 1
