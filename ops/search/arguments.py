@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,8 @@ import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
 
-from icepuffin.ann_kernels.arrays import F64, I64, Bool
+from icepuffin.ann_kernels.arrays import F64, I64
 from icepuffin.ann_kernels.distances.distance import prepare_exact
-from icepuffin.ann_kernels.distances.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.filters.condition_text import condition_key
@@ -25,46 +23,6 @@ from icepuffin.ops.search.errors import QueryError, UnknownColumnError
 Condition = str | BooleanExpression
 Conditions = Condition | Sequence[Condition | None] | None
 """A condition of all queries, or one per query"""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RangeThresholds:
-    """The distances, as the metric reports them, that a range search stays under: one per query."""
-
-    distances: F64
-    """f64[Q]"""
-    inclusive: bool
-    """Whether rows exactly at the threshold count"""
-    metric: Metric
-
-    @classmethod
-    def from_distance(cls, distance: float, queries: int, metric: Metric, *, inclusive: bool) -> "RangeThresholds":
-        """The same distance for all queries."""
-        return cls(np.full(queries, distance, np.float64), inclusive, metric)
-
-    @classmethod
-    def none(cls, queries: int, metric: Metric) -> "RangeThresholds":
-        """Thresholds that every distance meets."""
-        return cls.from_distance(np.inf, queries, metric, inclusive=True)
-
-    def admit(self, queries: I64, distances: F64) -> Bool:
-        """bool[n]: whether reported distances f64[n] from queries int64[n] are within the thresholds."""
-        limits = self.distances[queries]
-        return distances <= limits if self.inclusive else distances < limits
-
-    def euclidean(self) -> F64:
-        """f64[Q]: distances between prepared vectors at which the metric reports these; inner product has none."""
-        positive = np.maximum(self.distances, 0.0)
-        if self.metric is Metric.HAMMING:
-            return np.asarray(np.sqrt(positive))
-        # of unit vectors: |q - x|^2 = 2 (1 - q x)
-        return np.sqrt(2 * positive) if self.metric is Metric.COSINE else positive
-
-    def widened(self, dims: int) -> "RangeThresholds":
-        """For cosine, thresholds for directions rounded to f32: every row that may meet these meets them."""
-        wide = (self.euclidean() + rounding_of_units(dims)) ** 2 / 2
-        none = self.distances < 0  # no row is that near
-        return replace(self, distances=np.where(none, self.distances, wide), inclusive=True)
 
 
 def prepare_queries(

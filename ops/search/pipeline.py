@@ -19,17 +19,18 @@ from icepuffin.ops.index.versions.tuning_record import usable_record
 from icepuffin.ops.index.versions.version_reader import same_files
 from icepuffin.ops.model import FileNumber, SnapshotId
 from icepuffin.ops.process.stage_clock import StageClock
-from icepuffin.ops.rows.candidates import DistanceReader, Hits
-from icepuffin.ops.rows.row_reader import Meter, RowReader
-from icepuffin.ops.search.arguments import Condition, RangeThresholds, groups_of
+from icepuffin.ops.rows.candidates import Hits
+from icepuffin.ops.rows.row_reader import RowReader
+from icepuffin.ops.search.arguments import Condition, groups_of
 from icepuffin.ops.search.exact.file_scans import IN_PROCESS, FileScans, TaskChoice
 from icepuffin.ops.search.exact.private_delta import PrivateDelta, SourceWithDelta
 from icepuffin.ops.search.exact.scan import VectorSource, scan
+from icepuffin.ops.search.exact.thresholds import RangeThresholds
 from icepuffin.ops.search.indexed.conjunctions import ConjunctionSearch, Lists
 from icepuffin.ops.search.indexed.version_search import exact_distances, search_version
 from icepuffin.ops.search.measured.live_recall import LiveRecall, RecallSampler
 from icepuffin.ops.search.measured.recall_trial import RecallTrial
-from icepuffin.ops.search.range_search import RangeSearch, resolve_rounding
+from icepuffin.ops.search.range_search import RangeSearch
 from icepuffin.ops.search.result import Coverage, Profile, SearchCosts
 from icepuffin.ops.search.row_sources import FileScan, IndexSource, Source, TailSource, VersionSearch
 from icepuffin.ops.search.source_answer import SourceAnswer, joined, merged, shown_ways
@@ -212,8 +213,7 @@ class SearchPipeline:
         if self.sampler is not None and self.sampler.share:
             self._sample_recall(queries, k, answers[0].hits, [where] * len(queries))
         costs.add_bytes(**bytes_read)
-        answer = merged(answers, k)
-        self._settle(answer, queries, k, costs)
+        answer = self._settled(answers, queries, k, costs)
         if matches is not None and answer.matching_rows is None:
             answer.matching_rows = matches.count
         if request.to_certify:
@@ -251,8 +251,7 @@ class SearchPipeline:
         costs.add_bytes(index=0, scan=sum(answer.bytes_read for answer in of_tail))
         of_index.matching_rows = matching_rows
         of_index.condition = shown_ways(answer.condition for answer in of_tail) or of_index.condition
-        answer = merged([of_index, *of_tail], k)
-        self._settle(answer, queries, k, costs)
+        answer = self._settled([of_index, *of_tail], queries, k, costs)
         answer.warnings = (*warnings, *answer.warnings)
         return answer, left_out
 
@@ -272,17 +271,13 @@ class SearchPipeline:
         whole = self._answer(answer, costs)
         return replace(whole, profile=replace(whole.profile, shards=self._ranges.shards, live_recall=None))
 
-    def _settle(self, answer: SourceAnswer, queries: F64, k: int, costs: SearchCosts) -> None:
-        """Leave the k nearest of rows that are ranked by rounded directions: data files decide where these leave
-        doubt.
-        """
-        if not answer.rounded_directions:
-            return
-        meter, metric = Meter(), self._target.metric
-        distances = DistanceReader(queries, self._rows, self._target.field_id, metric, meter)
-        answer.rows = resolve_rounding(answer.hits, RangeThresholds.none(len(queries), metric), k, distances)
-        costs.clock.lap("settle")
-        costs.add_bytes(settle=meter.bytes)
+    def _settled(self, answers: Sequence[SourceAnswer], queries: F64, k: int, costs: SearchCosts) -> SourceAnswer:
+        """The k nearest rows of those of all sources. Data files decide where directions are rounded."""
+        answer = merged(answers, k)
+        if answer.rounded_directions:
+            costs.add_bytes(settle=self._ranges.settle(answer, queries, k))
+            costs.clock.lap("settle")
+        return answer
 
     def _certify(self, answer: SourceAnswer, queries: F64, k: int, matches: Matches | None, costs: SearchCosts) -> None:
         """Put the k nearest rows, with their proof, in place of rows that may lack some of them."""

@@ -6,7 +6,6 @@ Under cosine the index holds directions that were rounded to f32. What they leav
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -14,7 +13,6 @@ import numpy.typing as npt
 
 from icepuffin.ann_kernels.arrays import F64, Bool
 from icepuffin.ann_kernels.cached_property import cached_property
-from icepuffin.ann_kernels.distances.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.filters.matches import Matches
 from icepuffin.ops.model import FileNumber
@@ -22,10 +20,10 @@ from icepuffin.ops.process.stage_clock import StageClock
 from icepuffin.ops.rows.candidates import Candidates, DistanceReader, Hits, merge_sorted
 from icepuffin.ops.rows.datafile import batch_rows
 from icepuffin.ops.rows.row_reader import Meter, RowReader
-from icepuffin.ops.search.arguments import RangeThresholds
 from icepuffin.ops.search.exact.file_scans import FileScans, FilesRead
 from icepuffin.ops.search.exact.pruning import FileBalls, read_balls
-from icepuffin.ops.search.exact.scan import RowVectors, SkippedRows, VectorSource, hits_within
+from icepuffin.ops.search.exact.scan import RowVectors, SkippedRows, VectorSource
+from icepuffin.ops.search.exact.thresholds import RangeThresholds, hits_within, resolve_rounding
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
 from icepuffin.ops.search.result import Certificate, Pruning
 from icepuffin.ops.search.source_answer import SourceAnswer
@@ -83,17 +81,25 @@ class RangeSearch:
         The k-th nearest row is no farther than the farthest of any k rows. So rows within that distance are all that
         can be among the k nearest. Where fewer were found, every row can be.
         """
-        meter, metric = Meter(), self._vectors.metric
+        meter = Meter()
         farthest = np.where(np.bincount(first.queries, minlength=len(queries)) >= k, 0.0, np.inf)
-        distances = DistanceReader(queries, self._rows, self._vectors.field_id, metric, meter)
-        np.maximum.at(farthest, first.queries, distances.read(first.queries, first.files, first.positions))
-        thresholds = RangeThresholds(farthest * _SLACK, inclusive=True, metric=metric)
+        exact = self._distances(queries, meter).read(first.queries, first.files, first.positions)
+        np.maximum.at(farthest, first.queries, exact)
+        thresholds = RangeThresholds(farthest * _SLACK, inclusive=True, metric=self._vectors.metric)
         answer, reachable, read = self._find(queries, thresholds, matches, k, clock, meter)
         last = answer.hits.first_distances(len(queries), k)[:, -1]
         pruned_from, margins = self._balls.proof(queries, last, ~reachable)
         answer.strategy, answer.certificate = "certified", self._certificate(last, pruned_from, ~reachable, margins)
         answer.bytes_read = meter.bytes + self._vectors.value_bytes * read.rows * queries.shape[1]
         return answer
+
+    def settle(self, answer: SourceAnswer, queries: F64, k: int) -> int:
+        """Leave the k nearest of rows that are ranked by rounded directions: data files decide where these leave
+        doubt. Returns the bytes that were read.
+        """
+        meter, every = Meter(), RangeThresholds.none(len(queries), self._vectors.metric)
+        answer.rows = resolve_rounding(answer.hits, every, k, self._distances(queries, meter))
+        return meter.bytes
 
     def nearest(
         self, queries: F64, k: int, matches: Matches | None, parameters: SearchParameters | None
@@ -141,6 +147,10 @@ class RangeSearch:
             warnings=(*self._balls.warnings, *skipped.warnings),
         )
 
+    def _distances(self, queries: F64, meter: Meter) -> DistanceReader:
+        """Distances by the vectors of the data files."""
+        return DistanceReader(queries, self._rows, self._vectors.field_id, self._vectors.metric, meter)
+
     @cached_property
     def _balls(self) -> FileBalls:
         """The balls by which files are pruned: read with the first query that needs them."""
@@ -182,8 +192,7 @@ class RangeSearch:
         scan = self._files.within(queries, limits, files, matches, most, read)
         hits = Hits.ranked([hits, scan.hits], most) if files else hits
         if directions:
-            distances = DistanceReader(queries, self._rows, self._vectors.field_id, thresholds.metric, meter)
-            hits = resolve_rounding(hits, thresholds, limit, distances)
+            hits = resolve_rounding(hits, thresholds, limit, self._distances(queries, meter))
         clock.lap("compare")
         compared += scan.compared
         where = self._files.where(read)
@@ -221,25 +230,3 @@ def index_rows(version: LoadedVersion, files: Bool, matches: Matches | None) -> 
             if len(nodes) == shard.nodes:  # all of them: a slice copies nothing
                 batch = slice(start, start + step)
             yield RowVectors(numbers[batch], shard.positions[batch], shard.vectors[batch])
-
-
-def resolve_rounding(hits: Hits, thresholds: RangeThresholds, limit: int | None, distances: DistanceReader) -> Hits:
-    """The hits that truly meet the thresholds, in their true order; the first `limit` per query.
-
-    `hits` are ranked by directions rounded to f32, and were found with `widened` thresholds. The table's own vectors
-    are read where rounding leaves it in doubt whether a row meets its threshold, or comes before the next one.
-    """
-    rounding = rounding_of_units(distances.queries.shape[1])
-    euclidean = np.sqrt(2 * hits.distances)  # between unit vectors: wrong by `rounding`, at most
-    close = (np.diff(euclidean) <= 2 * rounding) & (np.diff(hits.queries) == 0)
-    first = np.flatnonzero(np.append(True, ~close)[: len(euclidean)])  # of rows whose order is in doubt
-    sizes = np.diff(np.append(first, len(euclidean)))
-    limits = thresholds.euclidean()[hits.queries]
-    doubtful = np.repeat(sizes > 1, sizes) | (np.abs(euclidean - limits) <= rounding)
-    if limit is not None:
-        doubtful &= np.repeat(hits.ranks[first], sizes) <= limit
-    rows = np.flatnonzero(doubtful)
-    resolved = hits.distances.copy()
-    resolved[rows] = distances.read(hits.queries[rows], hits.files[rows], hits.positions[rows])
-    within = np.flatnonzero(thresholds.admit(hits.queries, resolved))
-    return Hits.ranked([replace(hits.take(within), distances=resolved[within])], limit)

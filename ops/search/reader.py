@@ -24,7 +24,6 @@ from icepuffin.ops.rows.row_reader import Meter, RowReader
 from icepuffin.ops.search.arguments import (
     Condition,
     Conditions,
-    RangeThresholds,
     checked_distance,
     conditions_of,
     prepare_queries,
@@ -34,6 +33,7 @@ from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.exact.file_scans import TaskChoice
 from icepuffin.ops.search.exact.private_delta import KeptTail
 from icepuffin.ops.search.exact.scan import VectorSource
+from icepuffin.ops.search.exact.thresholds import RangeThresholds
 from icepuffin.ops.search.following_reader import FollowingReader
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
 from icepuffin.ops.search.indexed.worker import SearchJob, SearchRequest

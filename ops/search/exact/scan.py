@@ -11,15 +11,13 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.arrays import F32, F64, I64
-from icepuffin.ann_kernels.distances.exact_distances import pair_distances
-from icepuffin.ann_kernels.distances.lower_bounds import QUERIES_AT_ONCE, bounds_of
 from icepuffin.ann_kernels.distances.top_k import ExactTopK
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.filters.matches import Matches
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import FileNumber, LiveFile, LiveFiles, StorageConfig
 from icepuffin.ops.rows.addresses import addresses_of, rows_at
-from icepuffin.ops.rows.candidates import Candidates, Hits
+from icepuffin.ops.rows.candidates import Candidates
 from icepuffin.ops.rows.datafile import batch_rows, take_rows
 from icepuffin.ops.rows.vector_column import (
     InexactVectorError,
@@ -28,7 +26,6 @@ from icepuffin.ops.rows.vector_column import (
     holds_doubles,
     vector_lengths,
 )
-from icepuffin.ops.search.arguments import RangeThresholds
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.live_rows import LiveBatch, read_live
@@ -36,8 +33,6 @@ from icepuffin.ops.table.row_deletes import deleted_in_group, deleted_of_scanned
 from icepuffin.ops.tasks.vectors import prepared, vectors_at, with_vector
 
 _ROWS_AT_ONCE = 65_536
-_PAIRS_PENDING = 1 << 20
-"""Pairs of query and row that a search with a limit collects before it keeps the nearest ones"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -287,40 +282,3 @@ def _batches(
         positions = matching[start : start + _ROWS_AT_ONCE]
         rows = take_rows(store, file, source.schema, [source.field_id], positions).combine_chunks()
         yield LiveBatch(positions, rows.to_batches()[0])
-
-
-def hits_within(
-    queries: F64, thresholds: RangeThresholds, batches: Iterable[RowVectors], limit: int | None
-) -> tuple[Hits, int]:
-    """(rows that meet the thresholds, by query, nearest first; number of rows compared).
-
-    `queries` f64[Q, D] prepared. `limit`: only so many, the nearest ones, per query. Memory: all rows that meet the
-    thresholds; with a limit that many per query, and `_PAIRS_PENDING`.
-    """
-    hits, compared, pending = [Hits.none()], 0, 0
-    for batch in batches:
-        compared += len(batch.positions)
-        vectors, raw = (batch.vectors, False) if batch.raw is None else (batch.raw, True)
-        for query, row in _near_pairs(queries, batch, thresholds):
-            distances = pair_distances(queries, vectors, query, row, thresholds.metric, raw=raw)
-            hit = np.flatnonzero(thresholds.admit(query, distances))
-            rows = row[hit]
-            hits.append(Hits(query[hit], np.zeros_like(hit), batch.files[rows], batch.positions[rows], distances[hit]))
-            pending += len(hit)
-            if limit is not None and pending > max(_PAIRS_PENDING, limit * len(queries)):
-                hits, pending = [Hits.ranked(hits, limit)], 0
-    return Hits.ranked(hits, limit), compared
-
-
-def _near_pairs(queries: F64, batch: RowVectors, thresholds: RangeThresholds) -> Iterator[tuple[I64, I64]]:
-    """(query, row) pairs that may meet the thresholds, by lower bounds of their distances."""
-    distances = thresholds.distances
-    if thresholds.metric is not Metric.INNER_PRODUCT:
-        if (distances < 0).all():
-            return  # no row is that near
-        distances = np.maximum(distances, 0.0)
-    for rows, bound_of in bounds_of(batch.vectors, len(queries), thresholds.metric, rounded=batch.raw is not None):
-        for first in range(0, len(queries), QUERIES_AT_ONCE):
-            block = slice(first, first + QUERIES_AT_ONCE)
-            query, row = np.nonzero(bound_of(queries[block]).may_be_within(distances[block]))
-            yield query + first, rows[row]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from icepuffin.ann_kernels.arrays import F32, F64, I64
+from icepuffin.ann_kernels.arrays import F64, I64
 from icepuffin.ann_kernels.codes.cells import ROWS, CodedCenters
 from icepuffin.ann_kernels.distances.exact_distances import pair_distances
 from icepuffin.ops.index.versions.version_reader import OpenVersion
@@ -320,16 +320,12 @@ class ColdShards:
         for number, own in enumerate(chosen):
             data = b"".join(next(parts) for _ in range(len(own.numbers)))
             vectors = np.frombuffer(data, dtype).astype(np.float32).reshape(-1, self._opened.routing.dims)
-            self._require_coded(vectors, own.rows)
+            if not are_coded(vectors, own.rows.vectors, own.rows.roundings[:, None]):  # they have no checksum
+                raise ChecksumError("a vector is not what its codes in the cells stand for")
             every = np.arange(len(vectors))
             metric = self._opened.definition.metric
             out.append(pair_distances(queries[number : number + 1], vectors, np.zeros_like(every), every, metric))
         return out
-
-    def _require_coded(self, vectors: F32, rows: CellRows) -> None:
-        """Raises ChecksumError unless vectors, which have no checksum of their own, are about what the codes say."""
-        if not are_coded(vectors, rows.vectors, rows.roundings[:, None]):
-            raise ChecksumError("a vector is not what its codes in the cells stand for")
 
     def _vector_place(self, shard: int, node: int) -> ObjectRange:
         """Where the vector of a node lies, apart from the shard's blob. Raises BadBlobError where there is none."""

@@ -19,7 +19,7 @@ from pyiceberg.expressions import BooleanExpression
 
 from icepuffin.ann_kernels.arrays import F64, I32, I64, U32
 from icepuffin.ann_kernels.cached_property import cached_property
-from icepuffin.ann_kernels.distances.listed_candidates import NearestListed, nearest_listed
+from icepuffin.ann_kernels.distances.listed_candidates import nearest_listed
 from icepuffin.ann_kernels.distances.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.rows.postings import NO_NODE, CommonRows, Postings, common_rows
@@ -228,14 +228,8 @@ def _nearest(
             raise TypeError(f"shard {shard_id} has no vectors, and the version is not lean")
         own = rows.starts, rows.nodes
         nearest = nearest_listed(vectors, version.metric, queries, own, k, first=first_node, doubt=doubt)
-        hits.append(_hits(nearest, shard, first))
+        candidates, numbers = shard.candidates(nearest.nodes, nearest.distances), nearest.queries + first
+        hits.append(Hits(numbers, np.zeros_like(numbers), candidates.files, candidates.positions, nearest.distances))
         probing = int(np.count_nonzero(nearest.compared))
         work.append(ShardWork(shard_id, shard.nodes, probing, 0, int(nearest.compared.sum())))
     return hits, work
-
-
-def _hits(nearest: NearestListed, shard: MaskedShard, first: int) -> Hits:
-    """Nodes as rows of the table, not ranked."""
-    candidates = shard.candidates(nearest.nodes, nearest.distances)
-    queries = nearest.queries + first
-    return Hits(queries, np.zeros_like(queries), candidates.files, candidates.positions, nearest.distances)
