@@ -20,11 +20,12 @@ from icepuffin.ops.model import MIB, Action, How, ShardId, SnapshotId
 from icepuffin.ops.recall.curves import Width
 from icepuffin.ops.recall.measured_points import MeasuredPoint
 from icepuffin.ops.runs.costs import CostModel
+from icepuffin.ops.runs.refresh_plan import RefreshPlan
+from icepuffin.ops.search.measured import tuning_run
 from icepuffin.ops.search.overview import IncludedState, Overview, PackState, ShardState
 from icepuffin.ops.theta.theta_report import ThetaEstimate, ThetaOutcome, ThetaReport
-from icepuffin.orchestration.cli import index, index_view, output, plan, refresh, sensor_tick, stats, tune
+from icepuffin.orchestration.cli import index, index_view, output, sensor_tick, tune
 from icepuffin.orchestration.cli.session import Session
-from icepuffin.orchestration.gc_report import render_gc_report
 from icepuffin.orchestration.sensor.evaluation import SensorEvaluation
 from icepuffin.orchestration.sensor.local_sensor import DueRuns, LocalRun, SkippedTable, TableTick
 from icepuffin.orchestration.sensor.sensor_plan import RunPlan
@@ -76,11 +77,6 @@ REPORT = IndexReport(
 )
 
 
-def priced(model: CostModel | None = None) -> Any:
-    """A context of a command, by whose settings runs have a price, or none."""
-    return SimpleNamespace(session=SimpleNamespace(engine=SimpleNamespace(cost_model=model)))
-
-
 def printed(show: Any, *arguments: Any) -> list[str]:
     """The lines that a function prints, in a wide terminal."""
     console = Console(file=io.StringIO(), width=160)
@@ -94,7 +90,7 @@ def words(lines: list[str]) -> str:
 
 
 def test_a_refresh_says_all_that_its_report_counts() -> None:
-    assert refresh._index_fields(REPORT) == {
+    assert REPORT.fields() == {
         "action": "refreshed: two files came",
         "rows": "1,200 in 3 files: 50 inserted, 60 moved, 8 gone; 30 merged from deltas; 4 have no vector",
         "shards": "5: 1 rebuilt, 3 copied; 2 deltas, 7 tombstones",
@@ -109,16 +105,14 @@ def test_a_refresh_says_all_that_its_report_counts() -> None:
 
 def test_a_refresh_is_silent_on_what_there_is_none_of() -> None:
     none = {"without_vector": 0, "merged": 0, "recall": None, "recall_basis": None, "bytes_shared": 0, "estimate": None}
-    fields = refresh._index_fields(replace(REPORT, **none, stage_seconds={}, action=Action.BUILT))  # type: ignore[arg-type]
+    fields = replace(REPORT, **none, stage_seconds={}, action=Action.BUILT).fields()  # type: ignore[arg-type]
     assert fields["rows"].endswith("8 gone")
     assert fields["shards"] == "5: all built"
     assert fields["MiB"] == "3.0, 1.0 of it newly written"
     assert fields["seconds"] == "1,234.5"
     assert "recall@10" not in fields
-    assert refresh._shard_counts(replace(REPORT, shards=0)) == "none: balls around the vectors of each file alone"
-    assert refresh._index_fields(replace(REPORT, index_snapshot_id=None)) == {
-        "action": "nothing to publish: two files came"
-    }
+    assert replace(REPORT, shards=0).fields()["shards"] == "none: balls around the vectors of each file alone"
+    assert replace(REPORT, index_snapshot_id=None).fields() == {"action": "nothing to publish: two files came"}
 
 
 def test_a_refresh_says_what_sketches_took() -> None:
@@ -144,15 +138,17 @@ def test_a_refresh_says_what_sketches_took() -> None:
         "file": "s3://lake/s.puffin",
         "note": "a file was gone",
     }
-    assert refresh._sketch_fields(report) == fields
+    assert report.fields() == fields
     bare = replace(report, statistics_path=None, ndv={}, estimate=None, note="")
-    assert refresh._sketch_fields(bare) == {
+    assert bare.fields() == {
         "action": fields["action"], "MiB": "3.0 written", "seconds": "2.0",
     }  # fmt: skip
 
 
 def test_a_plan_says_what_is_read_and_written_and_what_it_costs() -> None:
-    assert plan._index_fields(priced(CostModel("CHF", compute_hour=36.0)), ESTIMATE) == {
+    plan = RefreshPlan("db.t", SnapshotId(1), None, {"e": ESTIMATE})
+    priced, _ = plan.grids(CostModel("CHF", compute_hour=36.0))
+    assert dict(priced.rows) == {
         "action": "refresh: two files came",
         "rows": "1,500 to insert, 20 moved, 3 gone; 40 to merge from deltas",
         "shards": "1: 1 to rebuild, 2 kept",
@@ -160,20 +156,19 @@ def test_a_plan_says_what_is_read_and_written_and_what_it_costs() -> None:
         "seconds": "1,000.0 (default rates, 2 threads)",
         "cost": "10.0000 CHF",
     }
-    built = plan._index_fields(priced(), replace(ESTIMATE, action=Action.BUILT, merged=0))
+    built = replace(ESTIMATE, action=Action.BUILT, merged=0).fields()
     assert (built["action"], built["shards"]) == ("build: two files came", "1: all to build")
     assert built["rows"].endswith("3 gone")
-    assert "cost" not in built
-    assert plan._index_fields(priced(), replace(ESTIMATE, shards=(), bytes_written=0)) == {
-        "action": "refresh: two files came"
-    }
+    assert "cost" not in dict(next(plan.grids()).rows)
+    assert replace(ESTIMATE, shards=(), bytes_written=0).fields() == {"action": "refresh: two files came"}
 
 
 def test_a_plan_has_a_line_for_each_shard() -> None:
-    heading, line = printed(plan._show_shards, ESTIMATE)
+    _, shards = ESTIMATE.grids()
+    heading, *_, line = filter(str.strip, printed(output.print_grid, shards))
     assert heading.split() == ["shard", "nodes", "insert", "remap", "gone", "MiB", "read", "written", "what"]
     assert line.split() == ["4", "1,000", "500", "21", "8", "2.0", "1.0", "rebuilt:", "it", "is", "full"]
-    assert printed(plan._show_shards, replace(ESTIMATE, shards=())) == []
+    assert len([*replace(ESTIMATE, shards=()).grids()]) == 1
 
 
 def test_a_plan_says_why_no_sketches_are_made() -> None:
@@ -183,9 +178,9 @@ def test_a_plan_says_why_no_sketches_are_made() -> None:
         ThetaOutcome.OFF: "sketches are switched off",
     }
     for outcome, reason in reasons.items():
-        assert plan._sketch_fields(priced(), ThetaEstimate(outcome)) == {"action": f"nothing to do: {reason}"}
+        assert ThetaEstimate(outcome).fields() == {"action": f"nothing to do: {reason}"}
     work = ThetaEstimate(ThetaOutcome.WRITTEN, columns=1, files_sketched=2, files_reused=5, values=3_000)
-    fields = plan._sketch_fields(priced(), work)
+    fields = work.fields()
     assert (fields["files"], fields["values"]) == ("2 to sketch, 5 known", "3,000 to read, of 1 column")
 
 
@@ -231,15 +226,15 @@ def test_runs_are_listed_with_the_table_that_they_are_of() -> None:
 
 def test_an_index_that_is_behind_says_by_how_much_and_why() -> None:
     lag = FreshnessLag(1, 61.4, 0.5, "9")
-    assert stats._behind(lag) == "; 1 snapshot behind, the oldest of 61 min ago"
-    assert stats._behind(replace(lag, why="its layout was given up")).endswith("min ago; its layout was given up")
-    assert stats._behind(replace(lag, snapshots=0)) == stats._behind(None) == ""
+    assert lag.in_words == "1 snapshot behind, the oldest of 61 min ago"
+    assert replace(lag, why="its layout was given up").in_words.endswith("min ago; its layout was given up")
+    assert replace(lag, snapshots=0).in_words == "up to date"
 
 
 def test_a_garbage_collection_names_what_it_does_or_would_do() -> None:
     retired = ExpiredVersion("e", SnapshotId(1), SnapshotId(2), "s3://lake/e", "there are 2 newer ones")
     report = GcReport("db.t", False, ("s3://lake/a",), 3 * MIB // 2, 4, 5, (retired,), ("ann_e-1",), ("busy",))
-    assert list(render_gc_report(report)) == [
+    assert list(report.lines()) == [
         "expired e's version of snapshot 1: there are 2 newer ones",
         "tag ann_e-1: its snapshot is tagged",
         "deleted s3://lake/a",
@@ -247,16 +242,16 @@ def test_a_garbage_collection_names_what_it_does_or_would_do() -> None:
         "left for the next time: busy",
         "to go after the grace period: versions: 5, files: 4",
     ]
-    would = list(render_gc_report(replace(report, dry_run=True)))
+    would = list(replace(report, dry_run=True).lines())
     assert [line.partition(" ")[0] for line in would] == ["would", "would", "would", "db.t:", "left", "to"]
     assert would[1] == "would tag ann_e-1: its snapshot is tagged"
     for later, young in ((0, 1), (1, 0)):
-        last = [*render_gc_report(replace(report, retired_later=later, kept_young=young))][-1]
+        last = [*replace(report, retired_later=later, kept_young=young).lines()][-1]
         assert last == f"to go after the grace period: versions: {later}, files: {young}"
-    assert "grace" not in [*render_gc_report(replace(report, retired_later=0, kept_young=0))][-1]
+    assert "grace" not in [*replace(report, retired_later=0, kept_young=0).lines()][-1]
     many = replace(report, retired=(retired,) * 21, pinned=("t",) * 21, deleted=("f",) * 21, refused=("b",) * 21)
-    assert [*render_gc_report(many, brief=True)].count("and 1 more") == 4
-    assert "and 1 more" not in [*render_gc_report(many)]
+    assert [*many.lines(brief=True)].count("and 1 more") == 4
+    assert "and 1 more" not in [*many.lines()]
 
 
 def test_who_drops_an_index_reads_what_searches_will_be_answered_by() -> None:
@@ -298,7 +293,7 @@ def test_a_measured_point_of_every_shard_has_no_slack_in_json() -> None:
     assert (document["probe_slack"], document["search_list"]) == (None, 40)
     assert document["interval"] == [pytest.approx(0.88), pytest.approx(0.92)]
     assert tune._point(replace(point, probe_slack=0.25))["probe_slack"] == 0.25
-    assert tune._cells(point) == (40, "1.5", "3,000", "0.9000")
+    assert tuning_run._cells(point) == (40, "1.5", "3,000", "0.9000")
 
 
 def test_values_that_json_lacks_are_texts_and_long_ones_are_cut() -> None:
@@ -335,25 +330,25 @@ def test_a_bar_has_as_many_eighths_as_its_share_and_never_more_than_all() -> Non
 
 
 def test_an_index_is_shown_with_the_bytes_that_it_shares_and_those_that_it_does_not() -> None:
-    assert index_view._storage(OVERVIEW).plain == "takes  2.0 MiB by itself"
+    assert index_view._storage(OVERVIEW) == "2.0 MiB by itself"
     moved = replace(OVERVIEW, shards=(replace(SHARD, addresses_bytes=MIB // 2),))
-    assert index_view._storage(moved).plain == "takes  2.0 MiB by itself (0.5 for new addresses)"
+    assert index_view._storage(moved) == "2.0 MiB by itself (0.5 for new addresses)"
     packs = (PackState("own", MIB, 0, 1), PackState("shared", 3 * MIB, 0, 2), PackState("shared, too", MIB, 0, 3))
-    shared = index_view._storage(replace(OVERVIEW, packs=packs)).plain
-    assert shared == "takes  3.0 MiB by itself, and 4.0 MiB in 2 packs that other versions use, too"
-    one = index_view._storage(replace(OVERVIEW, packs=packs[1:2])).plain
+    shared = index_view._storage(replace(OVERVIEW, packs=packs))
+    assert shared == "3.0 MiB by itself, and 4.0 MiB in 2 packs that other versions use, too"
+    one = index_view._storage(replace(OVERVIEW, packs=packs[1:2]))
     assert one.endswith("and 3.0 MiB in 1 pack that other versions use, too")
-    assert index_view._included(OVERVIEW) is None
+    assert index_view._included(OVERVIEW) == ""
     columns = (IncludedState("name", MIB, 3, 0), IncludedState("tags", MIB // 2, 3, 1))
     stored = index_view._included(replace(OVERVIEW, included=columns))
-    assert str(stored).startswith("stores name 1.0 MiB, tags 0.5 MiB (1 of 3 files left out): rows of answers")
+    assert stored.startswith("name 1.0 MiB, tags 0.5 MiB (1 of 3 files left out): rows of answers")
 
 
 def test_an_index_is_shown_with_what_it_covers_of_the_head() -> None:
-    covers = index_view._coverage(OVERVIEW, BLOCKS).plain
-    assert covers.startswith(f"covers  50.0% {'█' * 15}{'░' * 15} 100 of 200 rows in files of the head")
+    covers = index_view._coverage(OVERVIEW, BLOCKS)
+    assert covers.startswith(f"50.0% {'█' * 15}{'░' * 15} 100 of 200 rows in files of the head")
     assert "the head is" not in covers
-    behind = index_view._coverage(replace(OVERVIEW, head_snapshot_id=SnapshotId(7)), BLOCKS).plain
+    behind = index_view._coverage(replace(OVERVIEW, head_snapshot_id=SnapshotId(7)), BLOCKS)
     assert behind.rstrip().endswith("; the head is snapshot 7")
 
 
@@ -375,7 +370,7 @@ def test_the_shards_of_an_index_are_shown_with_what_marks_them() -> None:
 def test_a_curve_is_drawn_from_its_lowest_recall_on(recalls: tuple[float, float], floor: str, bars: list[str]) -> None:
     points = [Width(20 * number, 1, recall, 1_000.0 * number) for number, recall in enumerate(recalls, 1)]
     shown = "\n".join(printed(index_view.draw, replace(OVERVIEW, curve=tuple(points)), [0.5, 0.25]))
-    assert f"bars from {floor} to 1" in shown
+    assert f"bars from {floor} to 1" in words(shown.splitlines())
     assert [line.split()[-1] for line in shown.splitlines() if line.split()[:1] in (["20"], ["40"])] == bars
     assert "ms here" in shown
     assert "0.25" in shown

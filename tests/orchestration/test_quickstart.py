@@ -1,6 +1,7 @@
 """docs/quickstart.md works as it is written: the table, the settings and the commands of one machine."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
 
 
-def block(section: str, language: str) -> str:
-    """The first block of that language in a section."""
+def blocks(section: str, language: str) -> list[str]:
+    """The blocks of that language in a section."""
     body = PAGE.split(f"\n## {section}\n")[1].split("\n## ")[0]
-    blocks = re.findall(rf"^```{language}\n(.*?)^```", body, re.MULTILINE | re.DOTALL)
-    return str(blocks[0])
+    return re.findall(rf"^```{language}\n(.*?)^```", body, re.MULTILINE | re.DOTALL)
 
 
 def test_a_table_of_your_own(
@@ -24,13 +24,17 @@ def test_a_table_of_your_own(
 ) -> None:
     section = "3. Your own table, on a laptop"
     monkeypatch.chdir(tmp_path)
-    exec(block(section, "python"), {})  # noqa: S102  our own page
-    Path("icepuffin.toml").write_text(block(section, "toml"), encoding="utf-8")
-    commands = block(section, "sh").splitlines()
-    assert [line.split()[1] for line in commands] == ["plan", "refresh", "search"]
+    exec(blocks(section, "python")[0], {})  # noqa: S102  our own page
+    commands = "".join(blocks(section, "sh")).splitlines()
+    assert [line.split()[1] for line in commands] == ["init", "plan", "refresh", "search"]
     for line in commands:
         capsys.readouterr()
         main(line.split()[1:])
+    (shown,) = blocks(section, "toml")
+    written = tomllib.loads(Path("icepuffin.toml").read_text(encoding="utf-8"))
+    for part, values in tomllib.loads(shown).items():
+        assert written[part].keys() == values.keys()
+    assert written["catalogs"] == tomllib.loads(shown)["catalogs"]
     assert "exact-version" in capsys.readouterr().out
 
 

@@ -19,7 +19,7 @@ from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import ObjectMissingError, RefusedError, open_storage
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.tasks.task_runner import RunContext
-from icepuffin.ops.theta import build_id, publication, statistics_slot
+from icepuffin.ops.theta import build_id, publication, sketch_packs, statistics_slot
 from icepuffin.ops.theta.file_sketches import FileKey
 from icepuffin.ops.theta.ndv import ndv_property, overwritten_by, read_ndv
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
@@ -186,7 +186,10 @@ def test_a_file_that_cannot_be_read_is_ours_only_where_all_that_it_lists_is(
     assert publication._is_damaged(statistics, ObjectMissingError("gone"))
 
 
-def test_our_own_sketch_is_extended_where_its_build_id_is_of_the_ancestors_files(table: Table) -> None:
+def test_our_own_sketch_is_extended_where_its_build_id_is_of_the_ancestors_files(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sketch_packs, "FEW_FILES", 0)  # a version of file sketches for each count
     first = append(table, 0, 300)
     materialize(table, first, budget_bytes=0)
     runner = ThreadlessRunner()
