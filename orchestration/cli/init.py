@@ -101,7 +101,7 @@ def command(
 
     file = session.with_options(directory, None).settings_file
     if file.exists() and not force:
-        raise click.ClickException(f"{file} is there: change it, name another folder with --dir, or take --force")
+        raise _is_there(file)
     answers = {"--uri": uri or kind, "--table": table, "--column": column}
     if (missing := [option for option, answer in answers.items() if not answer]) and not sys.stdin.isatty():
         raise click.UsageError(f"without a terminal, give {', '.join(missing)}")
@@ -121,7 +121,7 @@ def command(
         index = index or click.prompt("Name of the index", default=column)
     if schema is not None:
         resolve_column(column, schema, table, OF_COLUMN)
-    _write(file, _text(of_catalog, **names, column=column, index=index or column))
+    _write(file, _text(of_catalog, **names, column=column, index=index or column), force=force)
     where = "" if file.parent == Path.cwd() else f" {shlex.join(['--dir', str(file.parent)])}"
     click.echo(f"{file} is written: table {table}, index {index or column}.")
     click.echo(f"See what its first version takes: icepuffin plan {table}{where}")
@@ -170,8 +170,14 @@ def _vector_column(schema: "Schema", table: str) -> str | None:
     return None
 
 
-def _write(file: Path, text: str) -> None:
-    """Write the file whole or not at all, once the reader of settings has read it."""
+def _is_there(file: Path) -> click.ClickException:
+    return click.ClickException(f"{file} is there: change it, name another folder with --dir, or take --force")
+
+
+def _write(file: Path, text: str, *, force: bool) -> None:
+    """Write the file whole or not at all, once the reader of settings has read it. Without `force`, a file that came
+    while questions were asked stays.
+    """
     from icepuffin.orchestration.settings import parse
 
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -179,6 +185,11 @@ def _write(file: Path, text: str) -> None:
     try:
         aside.write_text(text, encoding="utf-8")
         parse(aside.read_text(encoding="utf-8"), file)
+        if not force:
+            try:
+                file.touch(exist_ok=False)
+            except FileExistsError:
+                raise _is_there(file) from None
         aside.replace(file)
     finally:
         aside.unlink(missing_ok=True)

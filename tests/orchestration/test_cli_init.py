@@ -65,6 +65,14 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(init: Init) -> None:
     assert "db.t" in file.read_text()
 
 
+def test_a_file_that_came_while_questions_were_asked_stays(init: Init, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Path("icepuffin.toml")
+    monkeypatch.setattr(click, "prompt", lambda *_, **__: file.write_text("mine") and "embedding")
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    assert "is there: change it" in init(column="", fails=True)
+    assert [(path.name, path.read_text()) for path in Path().iterdir()] == [("icepuffin.toml", "mine")]
+
+
 def test_a_folder_that_is_named_gets_the_file(init: Init) -> None:
     assert "icepuffin refresh db.t --dir" in init("--dir", "other/place")
     assert Path("other/place/icepuffin.toml").is_file()
