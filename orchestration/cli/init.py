@@ -132,10 +132,12 @@ def _catalog(uri: str | None, kind: str | None, properties: tuple[str, ...]) -> 
     """The properties of the catalog. Raises UsageError for what is no property, and a uri that says no type."""
     scheme = urlsplit(uri or "").scheme.partition("+")[0]
     if (catalog_type := kind or _TYPES.get(scheme)) is None:
-        raise click.UsageError(f"{uri!r} does not say the catalog's type: give --type, such as rest, sql, hive or glue")
-    for text in properties:
+        raise click.UsageError(
+            f"the uri's scheme {scheme!r} does not say the catalog's type: give --type, such as rest, sql, hive or glue"
+        )
+    for place, text in enumerate(properties, 1):
         if "=" not in text:
-            raise click.UsageError(f"--property {text}: write KEY=VALUE, such as s3.endpoint=https://host")
+            raise click.UsageError(f"--property, the {place}. of them: write KEY=VALUE, as s3.endpoint=https://host")
     others = dict(text.split("=", 1) for text in properties)
     return {"type": catalog_type, **({"uri": uri} if uri else {}), **others}
 

@@ -73,6 +73,14 @@ def test_a_file_that_came_while_questions_were_asked_stays(init: Init, monkeypat
     assert [(path.name, path.read_text()) for path in Path().iterdir()] == [("icepuffin.toml", "mine")]
 
 
+@pytest.mark.parametrize(
+    ("uri", "arguments"),
+    [("lake://me:hidden@host/base", []), ("", ["--property", "a=b", "--property", "s3.secret-access-key:hidden"])],
+)
+def test_an_error_repeats_no_password(init: Init, uri: str, arguments: list[str]) -> None:
+    assert "hidden" not in init(*arguments, uri=uri, fails=True)
+
+
 def test_a_folder_that_is_named_gets_the_file(init: Init) -> None:
     assert "icepuffin refresh db.t --dir" in init("--dir", "other/place")
     assert Path("other/place/icepuffin.toml").is_file()
