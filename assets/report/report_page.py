@@ -38,6 +38,8 @@ class PageCell:
     """Value by which rows are sorted, where it is not the text; numbers stand at the right"""
     title: str | None = None
     """Exact value, where the text is rounded"""
+    is_list: bool = False
+    """Whether the text is words between which a line may end"""
 
 
 _UNKNOWN = PageCell("-", "")
@@ -128,7 +130,7 @@ def _time_line(report: TableReport) -> Markup | None:
         it.definition.name: {version.base_snapshot_id: version for version in it.versions} for it in report.indexes
     }
     for entry in reversed(entries):
-        made, missing = PageCell(", ".join(entry.derived)), PageCell(", ".join(entry.missing))
+        lists = map(_words, (entry.derived, entry.missing, entry.refs))
         counts = map(_count, (entry.rows, entry.rows_added, entry.rows_removed))
         line = [
             PageCell(_when(entry), entry.committed.isoformat()),
@@ -145,7 +147,7 @@ def _time_line(report: TableReport) -> Markup | None:
             size = (version.file_size or 0) + sum(pack.size for pack in version.packs)
             line.append(_decimal(measured.recall if measured else None))
             line += [_seconds(measured.seconds) if measured else _UNKNOWN, _bytes(size)]
-        lines.append([*line, made, missing, PageCell(", ".join(entry.refs))])
+        lines.append([*line, *lists])
     columns += [f"{name}: {what}" for name in by_index for what in ("recall", "time", "bytes")]
     cut = f", the newest {len(entries):,} of {report.snapshot_count:,}" if len(entries) < report.snapshot_count else ""
     table = _table(f"Snapshots{cut}", [*columns, "made", "missing", "refs"], lines)
@@ -336,7 +338,7 @@ def _table(title: str, columns: Sequence[str], lines: Sequence[Sequence[PageCell
     head = [element("th", name, class_=style, scope="col") for name, style in zip(columns, styles, strict=True)]
     body = [
         element("tr", [
-            element("td", cell.text, class_=style, title=cell.title, data_v=cell.key)
+            element("td", cell.text, class_="list" if cell.is_list else style, title=cell.title, data_v=cell.key)
             for cell, style in zip(line, styles, strict=True)
         ])
         for line in lines
@@ -348,6 +350,11 @@ def _table(title: str, columns: Sequence[str], lines: Sequence[Sequence[PageCell
 
 def _span(cell: PageCell) -> Markup:
     return element("span", cell.text, title=cell.title)
+
+
+def _words(words: Iterable[str]) -> PageCell:
+    text = ", ".join(words)
+    return PageCell(text, is_list=bool(text))
 
 
 def _count(count: float | None) -> PageCell:

@@ -44,11 +44,14 @@ class Page(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tables: dict[str, ShownTable] = {}
+        self.cells: list[tuple[str | None, str]] = []
+        """Class and text of each"""
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.headings: list[tuple[str, str]] = []
         self.texts: list[str] = []
         self._open: list[str] = []
         self._cells: list[list[str]] = []
+        self._style: str | None = None
         self.feed(text)
         assert self._open == [], "every element is closed"
 
@@ -57,6 +60,7 @@ class Page(HTMLParser):
         self._open.append(tag)
         if tag in {"th", "td"}:
             self._cells.append(["", dict(attrs).get("title") or ""])
+            self._style = dict(attrs).get("class")
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
@@ -82,6 +86,7 @@ class Page(HTMLParser):
             self.tables[data] = ShownTable()
         elif tag in {"th", "td"}:
             self._cells[-1][0] += data
+            self.cells.append((self._style, data))
         elif re.fullmatch("h[1-6]", tag):
             self.headings.append((tag, data))
 
@@ -138,6 +143,8 @@ def test_the_time_line_has_what_the_metadata_has(table: Table, page: Page) -> No
     assert [line["made"] for line in lines] == ["", "theta_sketches, e", "theta_sketches, e"]
     assert [line["missing"] for line in lines] == ["theta_sketches, e", "", ""]
     assert [line["refs"] for line in lines] == ["main", "", HOSTILE]
+    lists = [text for style, text in page.cells if style == "list"]
+    assert lists == ["theta_sketches, e", "main", "theta_sketches, e", "theta_sketches, e", HOSTILE], "they may wrap"
     for line, cells, version in zip(lines[:0:-1], exact[:0:-1], index_versions(table, "e"), strict=True):
         measured = Measurement.parse(version.measurement)
         assert measured is not None
