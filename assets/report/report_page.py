@@ -197,7 +197,8 @@ def _version_figures(index: IndexDescription, shown: Overview) -> Iterable[Marku
         styles = (("rows", "a"), ("later rows", "b"), ("tombstones", "e"))
         yield _figure("Rows of each shard", shards_chart(shown), _legend(styles))
     head = [("in the version", "a", shown.rows_covered), ("scanned by searches", "c", index.tail)]
-    yield _shares("Rows of the head", f"{shown.coverage:.1%} of {readable_count(shown.rows)} are covered", head, _count)
+    text = f"{shown.coverage:.1%} of {plural(shown.rows, 'row')} in files of the head, deleted ones included"
+    yield _shares("Files of the head", text, head, _count)
     sizes = ((name, size) for name, size in shown.bytes_by_part.items() if size)
     parts = [(name, style, size) for (name, size), style in zip(sizes, _PART_STYLES, strict=False)]
     text = (

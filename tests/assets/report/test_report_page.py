@@ -18,7 +18,7 @@ from icepuffin.assets.report.table_report import MAX_SNAPSHOTS, TableReport, ndv
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.messages import readable_bytes, readable_count
+from icepuffin.ops.messages import readable_bytes
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search.overview import overview
 from icepuffin.ops.table.snapshots import data_snapshots
@@ -169,7 +169,7 @@ def test_an_index_is_shown_as_its_overview_has_it(table: Table, page: Page) -> N
     assert len(sizes) >= 4
     for part, size in sizes.items():
         assert page.texts[page.texts.index(part) + 1] == size
-    assert f"{seen.coverage:.1%} of {readable_count(5_200)} are covered" in page.texts
+    assert f"{seen.coverage:.1%} of 5,200 rows in files of the head, deleted ones included" in page.texts
 
 
 def test_distinct_values_are_those_of_the_statistics_with_their_bounds(table: Table, page: Page) -> None:
