@@ -282,16 +282,24 @@ def _distinct(report: TableReport) -> Markup | None:
         )
         text = element("p", _span(_count(last)), f", {_between(last)}")
         figures.append(_figure(name, text, line_chart(points, axes)))
-        share = last / count if (count := rows[at]) else None
         bounds = map(_count, ndv_bounds(last))
-        shown = _UNKNOWN if share is None else PageCell(f"{share:.1%}", share)
-        lines.append((PageCell(name), _count(last), *bounds, shown, _count(len(points)), PageCell(str(at))))
+        share = _share_of_rows(last, rows[at])
+        lines.append((PageCell(name), _count(last), *bounds, share, _count(len(points)), PageCell(str(at))))
     if not lines:
         return None
     columns = ("column", "distinct values", "at least", "at most", "of the rows", "snapshots", "counted for snapshot")
     note = "Estimates by theta sketches: exact up to 4,096 values; above that bars are 95 % intervals."
     grid = element("div", figures[:MAX_COLUMNS], class_="grid")
     return _section("Distinct values", element("p", note), grid, _table("Distinct values by column", columns, lines))
+
+
+def _share_of_rows(ndv: int, rows: int | None) -> PageCell:
+    """A whole per cent of an estimate, and no more than all rows."""
+    if not rows:
+        return _UNKNOWN
+    low, high = ndv_bounds(ndv)
+    share = min(ndv / rows, 1.0)
+    return PageCell(f"{share:.1%}" if low == high else f"about {share:.0%}", share, f"{ndv:,} of {rows:,} rows")
 
 
 def _between(ndv: int) -> str:

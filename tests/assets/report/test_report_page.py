@@ -187,6 +187,15 @@ def test_distinct_values_are_those_of_the_statistics_with_their_bounds(table: Ta
     }  # fmt: skip
 
 
+def test_an_estimate_is_about_a_share_of_the_rows_and_never_more_than_all(report: TableReport) -> None:
+    counted = report.snapshots[1].snapshot_id
+    distinct = {"above": {counted: 5_136}, "below": {counted: 4_500}, "exact": {counted: 510}}
+    entries = tuple(replace(entry, rows=5_100) for entry in report.snapshots)
+    shown = Page(report_page(replace(report, snapshots=entries, distinct=distinct))).tables["Distinct values by column"]
+    assert [row["of the rows"] for row in shown.rows] == ["about 100%", "about 88%", "10.0%"]
+    assert shown.exact[0]["of the rows"] == "5,136 of 5,100 rows"
+
+
 def test_the_bounds_of_an_estimate_hold_for_nearly_all_sketches() -> None:
     assert ndv_bounds(4_096) == (4_096, 4_096)
     low, high = ndv_bounds(1_000_000)
