@@ -26,8 +26,8 @@ from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.time_line import seconds_of, time_line
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.index.planning.index_report import IndexReport
-from icepuffin.ops.index.planning.own_versions import versions_of
 from icepuffin.ops.index.upkeep.recall_history import recall_drift, recall_history
 from icepuffin.ops.messages import readable_bytes
 from icepuffin.ops.model import Action

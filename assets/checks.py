@@ -14,7 +14,7 @@ from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
-from icepuffin.ops.index.planning.own_versions import versions_of
+from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag, missing_ref
 from icepuffin.ops.index.upkeep.recall_history import RecallMeasurement, recall_history
 from icepuffin.ops.messages import listed, plural

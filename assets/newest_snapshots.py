@@ -10,7 +10,7 @@ from pyiceberg.table.statistics import StatisticsFile
 
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.index.planning.own_versions import versions_of
+from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.index.upkeep.freshness import nothing_to_index
 from icepuffin.ops.index.versions.version_format import given_up
 from icepuffin.ops.model import SnapshotId

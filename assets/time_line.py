@@ -9,7 +9,7 @@ from icepuffin.assets.newest_snapshots import SnapshotEntry, newest_snapshots
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.binding.bound_versions import sketch_versions
 from icepuffin.ops.binding.measurements import measured_versions
-from icepuffin.ops.index.planning.own_versions import versions_of
+from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.model import SnapshotId
 
 SKETCHES = "theta_sketches"

@@ -18,7 +18,7 @@ from icepuffin.ops.cache import process_cache
 from icepuffin.ops.catalog.read_restrictions import require_table
 from icepuffin.ops.index.definitions.ddl import list_definitions
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
-from icepuffin.ops.index.planning.own_versions import versions_of
+from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.index.upkeep.freshness import index_lag, missing_ref
 from icepuffin.ops.table.metadata_memo import statistics_by_id
 from icepuffin.ops.table.snapshots import table_name

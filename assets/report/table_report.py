@@ -12,7 +12,7 @@ from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.binding.bound_versions import DerivedVersion, tagged_version
 from icepuffin.ops.index import NotAnIndexError
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
-from icepuffin.ops.index.planning.own_versions import versions_of
+from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag, missing_ref
 from icepuffin.ops.index.versions.tuning_record import TuningError, TuningRecord, find_record
 from icepuffin.ops.messages import plural, readable_seconds

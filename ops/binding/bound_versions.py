@@ -92,7 +92,7 @@ class DerivedVersion:
 
 def index_versions(table: Table, name: str) -> tuple[DerivedVersion, ...]:
     """All versions of the indexes that have had a name, oldest first, tagged or not. One that was dropped may have had
-    another column: `icepuffin.ops.index.planning.own_versions` leaves its versions out.
+    another column: `icepuffin.ops.index.planning.current_versions` leaves its versions out.
     """
     return versions(table, BlobKind.INDEX, name)
 

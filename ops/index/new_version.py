@@ -25,10 +25,10 @@ from icepuffin.ops.index.errors import CoverageError, GateFailedError
 from icepuffin.ops.index.files.assembly import Assembly, VersionFile
 from icepuffin.ops.index.files.attribute_blobs import attribute_blobs
 from icepuffin.ops.index.files.included_blobs import included_columns, kept_parts
+from icepuffin.ops.index.planning.current_versions import distances_text
 from icepuffin.ops.index.planning.dead_nodes import find_dead_nodes
 from icepuffin.ops.index.planning.index_estimate import estimate
 from icepuffin.ops.index.planning.index_report import IndexReport
-from icepuffin.ops.index.planning.own_versions import distances_text
 from icepuffin.ops.index.planning.rates import measurement_text
 from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.refresh import refresh_shards

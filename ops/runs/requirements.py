@@ -12,8 +12,8 @@ from icepuffin.ann_kernels.sketches.theta_estimates import DEFAULT_K
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.binding.measurements import measured_versions
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.index.planning.dead_nodes import NODES_AT_ONCE
-from icepuffin.ops.index.planning.own_versions import versions_of
 from icepuffin.ops.index.planning.sizes import (
     BALL_BYTES,
     IMBALANCE,

@@ -24,7 +24,7 @@ from icepuffin.ops.index.definitions.definition_columns import resolve_column, r
 from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition, metric_fault
 from icepuffin.ops.index.errors import EarlierLayoutError, NotAnIndexError
 from icepuffin.ops.index.planning.changes import files_mapped_since
-from icepuffin.ops.index.planning.own_versions import distances_text
+from icepuffin.ops.index.planning.current_versions import distances_text
 from icepuffin.ops.index.versions.tuning_record import PREFIX as TUNING
 from icepuffin.ops.index.versions.version_reader import (
     OpenVersion,

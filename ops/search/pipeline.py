@@ -23,8 +23,8 @@ from icepuffin.ops.rows.candidates import Hits
 from icepuffin.ops.rows.row_reader import RowReader
 from icepuffin.ops.search.arguments import Condition, groups_of
 from icepuffin.ops.search.exact.file_scans import IN_PROCESS, FileScans, TaskChoice
-from icepuffin.ops.search.exact.private_delta import PrivateDelta, SourceWithDelta
 from icepuffin.ops.search.exact.scan import VectorSource, scan
+from icepuffin.ops.search.exact.tail_cache import SourceWithTail, TailCache
 from icepuffin.ops.search.exact.thresholds import RangeThresholds
 from icepuffin.ops.search.indexed.conjunctions import ConjunctionSearch, Lists
 from icepuffin.ops.search.indexed.version_search import exact_distances, search_version
@@ -134,13 +134,13 @@ class SearchPipeline:
         opened, graphs, here, remote = choice.opened, choice.graphs, choice.here, choice.remote
         is_complete = coverage.coverage is not Coverage.NEAREST_VERSION_ONLY
         self.tier = IN_PROCESS if remote is None else remote.name
-        self.delta: PrivateDelta | None = None
+        self.delta: TailCache | None = None
         """The freshness tail in memory; None where tasks scan it, or most of a search reads data files in any case, or
         rows are hidden: it would count them, and name those without a distance
         """
         if coverage.tail and here is not None and not target.hides_rows:
-            self.delta = PrivateDelta(vectors, coverage.tail, here.dims, threads=threads)
-        files = FileScans(vectors if self.delta is None else SourceWithDelta.from_source(vectors, self.delta), tasks)
+            self.delta = TailCache(vectors, coverage.tail, here.dims, threads=threads)
+        files = FileScans(vectors if self.delta is None else SourceWithTail.from_source(vectors, self.delta), tasks)
         self._ranges = RangeSearch(target, choice, vectors, coverage.tail, rows, files, is_complete=is_complete)
         self._scan: FileScan = partial(scan, vectors) if remote is None else remote.scan
         self._search: VersionSearch | None = None if remote is None else remote.search

@@ -31,8 +31,8 @@ from icepuffin.ops.search.arguments import (
 )
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.exact.file_scans import TaskChoice
-from icepuffin.ops.search.exact.private_delta import KeptTail
 from icepuffin.ops.search.exact.scan import VectorSource
+from icepuffin.ops.search.exact.tail_cache import TailCacheState
 from icepuffin.ops.search.exact.thresholds import RangeThresholds
 from icepuffin.ops.search.following_reader import FollowingReader
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
@@ -180,11 +180,11 @@ class IndexReader(Presentation):
         return self._coverage.tail
 
     @property
-    def kept_tail(self) -> KeptTail:
+    def kept_tail(self) -> TailCacheState:
         """What this reader keeps of the freshness tail in memory, and why."""
         if self._pipeline.delta is not None:
             return self._pipeline.delta.state
-        return KeptTail(0, 0, "there is no tail" if not self.tail else "each search reads it from the data files")
+        return TailCacheState(0, 0, "there is no tail" if not self.tail else "each search reads it from the data files")
 
     @property
     def scanned(self) -> tuple[FileNumber, ...]:

@@ -16,8 +16,8 @@ from icepuffin.ops.filters.matches import Matches
 from icepuffin.ops.model import FileNumber
 from icepuffin.ops.rows.candidates import Candidates, cut_in_doubt, rerank
 from icepuffin.ops.rows.row_reader import Meter, RowReader
-from icepuffin.ops.search.exact.private_delta import FROM_FILES, PrivateDelta, TailAccess
 from icepuffin.ops.search.exact.scan import SkippedRows, VectorSource
+from icepuffin.ops.search.exact.tail_cache import FROM_FILES, TailAccess, TailCache
 from icepuffin.ops.search.source_answer import SourceAnswer
 from icepuffin.ops.search.target import SearchTarget, VersionChoice
 from icepuffin.ops.search.tuning import SearchParameters
@@ -95,7 +95,7 @@ class TailSource:
     """Rows of data files that no shard answers for: in memory, or scanned. `memory`: None where none is kept."""
 
     def __init__(
-        self, vectors: VectorSource, files: Sequence[FileNumber], scan: FileScan, memory: PrivateDelta | None
+        self, vectors: VectorSource, files: Sequence[FileNumber], scan: FileScan, memory: TailCache | None
     ) -> None:
         self._files = files
         self._scan = scan

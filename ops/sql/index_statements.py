@@ -11,7 +11,7 @@ from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import create_index, drop_index, list_definitions, load_definition
 from icepuffin.ops.index.definitions.index_definition import COLUMN_LISTS, INDEX_PARAMETERS, IndexDefinition
-from icepuffin.ops.index.planning.own_versions import versions_of
+from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.index.upkeep.index_states import list_indexes
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.runs.snapshot import RefreshProgress, refresh_snapshot

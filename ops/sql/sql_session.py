@@ -26,7 +26,7 @@ from icepuffin.ops.errors import require_type
 from icepuffin.ops.filters.predicate import RowPredicate
 from icepuffin.ops.index import IndexDefinition, list_definitions
 from icepuffin.ops.index.definitions.definition_columns import resolve_column
-from icepuffin.ops.index.planning.own_versions import versions_of
+from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import DRIVER_ONLY_ROWS, IN_PROCESS_MB, StorageConfig
 from icepuffin.ops.presentation import SHOWN_ROWS, Grid, Presentation

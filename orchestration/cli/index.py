@@ -282,7 +282,7 @@ def _parameters(context: TableContext, definition: "IndexDefinition") -> dict[st
 
 def _version_of(context: TableContext, definition: "IndexDefinition", snapshot: str) -> "DerivedVersion":
     """The last version that was made for a snapshot."""
-    from icepuffin.ops.index.planning.own_versions import versions_of
+    from icepuffin.ops.index.planning.current_versions import versions_of
     from icepuffin.ops.search.target import is_own
 
     index, snapshot_id = definition.name, context.snapshot_id(snapshot)

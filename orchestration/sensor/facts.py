@@ -18,7 +18,7 @@ from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import HIDDEN_TAGS, RUN_NUMBERS, has_numbers, with_numbers
 from icepuffin.assets.time_line import time_line
 from icepuffin.ops.binding.bound_versions import tagged_version
-from icepuffin.ops.index.planning.own_versions import why_given_up
+from icepuffin.ops.index.planning.current_versions import why_given_up
 from icepuffin.ops.index.upkeep.freshness import missing_ref
 from icepuffin.ops.index.versions.version_format import FORMAT_VERSION, given_up
 from icepuffin.ops.model import SnapshotId

@@ -31,8 +31,8 @@ from icepuffin.ops.index.planning.changes import (
     find_changes,
     sample_new_rows,
 )
+from icepuffin.ops.index.planning.current_versions import distances_text
 from icepuffin.ops.index.planning.dead_nodes import DeadNodes, find_dead_nodes
-from icepuffin.ops.index.planning.own_versions import distances_text
 from icepuffin.ops.index.versions.version_format import build_id_of
 from icepuffin.ops.index.versions.version_reader import (
     OpenVersion,

@@ -12,8 +12,8 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions, versions_in
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.planning.current_versions import distances_text, find_field_id
 from icepuffin.ops.index.planning.deltas import place
-from icepuffin.ops.index.planning.own_versions import distances_text, find_field_id
 from icepuffin.ops.index.planning.sizes import has_outgrown, max_shard_rows, rows_per_shard
 from icepuffin.ops.index.planning.version_plan import SHARED_ENOUGH, nearest_first
 from icepuffin.ops.index.versions.version_sizes import VersionSizes, graph_id

@@ -9,7 +9,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import NestedField
 
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
-from icepuffin.ops.index.planning.own_versions import versions_of, why_given_up
+from icepuffin.ops.index.planning.current_versions import versions_of, why_given_up
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.metadata_memo import snapshots_by_id

@@ -9,7 +9,7 @@ from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.catalog.read_restrictions import require_table
 from icepuffin.ops.index.definitions.ddl import list_definitions
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
-from icepuffin.ops.index.planning.own_versions import versions_of
+from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag, missing_ref
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.presentation import Grid, Presentation

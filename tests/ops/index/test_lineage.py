@@ -25,7 +25,7 @@ from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, index_head
-from tests.ops.index.test_refresh_retries import DriverLostError, DyingRunner, own_versions, refreshed, undo
+from tests.ops.index.test_refresh_retries import DriverLostError, DyingRunner, current_versions, refreshed, undo
 
 ROWS, ROWS_PER_FILE = 480, 120
 
@@ -79,7 +79,7 @@ def addresses(table: Table) -> list[Any]:
 
 
 def by_hashes(table: Table, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    before = own_versions(table)
+    before = current_versions(table)
     with monkeypatch.context() as patched:
         patched.setattr(moved_rows, "_by_lineage", lambda search: None)
         refreshed(table, LocalRunner(1))
@@ -133,7 +133,7 @@ def test_row_ids_of_removed_files_come_from_the_index_snapshot(table: Table) -> 
 @pytest.mark.parametrize("after_all", [False, True])
 @pytest.mark.parametrize("stage", ["read_lineage", "match_lineage"])
 def test_a_refresh_that_is_lost_ends_equal_after_a_retry(table: Table, stage: str, after_all: bool) -> None:
-    before = own_versions(table)
+    before = current_versions(table)
     expected = content(refreshed(table, LocalRunner(1)))
     undo(table, before)
     with pytest.raises(DriverLostError):

@@ -118,7 +118,7 @@ def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         old = next(file.path for file in files if file.record_count == 120)  # names are random, and so is their order
         append_position_deletes(table, {old: np.arange(40)})
         table.refresh().overwrite(table.scan().to_arrow())
-    before = own_versions(table)
+    before = current_versions(table)
     data = content(refreshed(table, LocalRunner(1)))
     assert answer_with_recall(table)[1] >= 0.96
     undo(table, before)
@@ -132,7 +132,7 @@ def changed(prepared: ChangedTable) -> Iterator[ChangedTable]:
     undo(prepared.table, prepared.before)
 
 
-def own_versions(table: Table) -> frozenset[int]:
+def current_versions(table: Table) -> frozenset[int]:
     return frozenset(item.index_snapshot_id for item in index_versions(table.refresh(), "e"))
 
 
@@ -161,7 +161,7 @@ def test_a_refresh_that_is_lost_ends_equal_after_a_retry(changed: ChangedTable, 
     try:
         first = refreshed(changed.table, dying)
     except DriverLostError:
-        assert own_versions(changed.table) == changed.before
+        assert current_versions(changed.table) == changed.before
         first = refreshed(changed.table, LocalRunner(1))
     assert dying.died == (stage in changed.stages)
     assert content(first) == changed.expected

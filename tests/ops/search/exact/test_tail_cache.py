@@ -32,8 +32,8 @@ from icepuffin.ops.model import MIB, FileNumber
 from icepuffin.ops.process.process_budget import TAIL_MEMORY, ProcessBudget
 from icepuffin.ops.rows.datafile import DataFileError
 from icepuffin.ops.search import Coverage, IndexReader, SearchResult, open_index
-from icepuffin.ops.search.exact.private_delta import KeptRows, PrivateDelta, kept_bytes
 from icepuffin.ops.search.exact.scan import SkippedRows
+from icepuffin.ops.search.exact.tail_cache import CachedRows, TailCache, kept_bytes
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner
@@ -164,7 +164,7 @@ def test_rows_that_rounding_to_floats_cannot_tell_apart_come_in_their_true_order
     units = prepare(raw, Metric.COSINE)
     coded = CodedVectors(units, cast("ScalarCodes", scalar_quantization.encode(units)))
     addresses = np.arange(1_100)
-    kept = KeptRows(frozenset(), Metric.COSINE, addresses, units, raw, SkippedRows(), coded)
+    kept = CachedRows(frozenset(), Metric.COSINE, addresses, units, raw, SkippedRows(), coded)
     directions = raw / np.linalg.norm(raw, axis=1, keepdims=True)
     others = directions[7:9] + 1e-7 * rng.standard_normal((2, DIMS))
     for query in (*directions[:5, None], *(others / np.linalg.norm(others, axis=1, keepdims=True))[:, None]):
@@ -275,9 +275,9 @@ def test_a_condition_needs_no_file_but_those_of_its_matches(table: Table, monkey
     old = {task.file.file_path for task in table.scan("id >= 600 and id < 650").plan_files()}
     for path in old:
         Path(to_path(path)).unlink()
-    read: Any = KeptRows.read
+    read: Any = CachedRows.read
     attempts: list[object] = []
-    monkeypatch.setattr(KeptRows, "read", lambda *given, **options: (attempts.append(given), read(*given, **options)))
+    monkeypatch.setattr(CachedRows, "read", lambda *given, **options: (attempts.append(given), read(*given, **options)))
     for _ in range(15):  # with the one before, twice as many as take as long as the tail
         answer = reader.search(queries(1), 10, columns=[], where="id >= 650")
         assert answer.rows.equals(expected.rows)
@@ -355,10 +355,10 @@ def test_garbage_may_be_collected_while_memory_is_reserved() -> None:
 
 def test_queries_that_come_together_read_the_tail_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = open_index(with_tail(table), DEFINITION, storage=STORAGE)
-    read: Any = KeptRows.read
+    read: Any = CachedRows.read
     calls, all_there = [], threading.Barrier(6)
 
-    def counted(*arguments: Any, **options: Any) -> KeptRows:
+    def counted(*arguments: Any, **options: Any) -> CachedRows:
         calls.append(arguments)
         return read(*arguments, **options)
 
@@ -366,7 +366,7 @@ def test_queries_that_come_together_read_the_tail_once(table: Table, monkeypatch
         all_there.wait()
         return reader.search(queries(1), 10, columns=[]).rows
 
-    monkeypatch.setattr(KeptRows, "read", counted)
+    monkeypatch.setattr(CachedRows, "read", counted)
     with ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(search, range(6)))
     assert len(calls) == 1
@@ -379,12 +379,12 @@ def test_searches_that_do_not_wait_for_the_tail_never_see_rows_without_their_rea
     """After each change of an attribute, as another thread may."""
     seen = set[tuple[int, str]]()
 
-    def changed(delta: PrivateDelta, name: str, value: object) -> None:
+    def changed(delta: TailCache, name: str, value: object) -> None:
         object.__setattr__(delta, name, value)
         with suppress(AttributeError):  # it is being made
             seen.add((delta.state.rows, delta.state.why))
 
-    monkeypatch.setattr(PrivateDelta, "__setattr__", changed)
+    monkeypatch.setattr(TailCache, "__setattr__", changed)
     open_index(with_tail(table), DEFINITION, storage=STORAGE).search(queries(1), columns=[])
     assert seen == {(0, "no search has read the tail yet"), (50, "50 rows in memory, compared each")}
 
@@ -488,7 +488,7 @@ def test_rows_in_memory_serve_where_it_is_known_which_rows_without_a_distance_ar
 ) -> None:
     live = SimpleNamespace(record_count_of=lambda _: 10)
     source = cast("Any", SimpleNamespace(live=live, value_bytes=4, metric=Metric.L2))
-    delta = PrivateDelta(source, [FileNumber(1), FileNumber(2)], DIMS, threads=1)
+    delta = TailCache(source, [FileNumber(1), FileNumber(2)], DIMS, threads=1)
     matches = cast("Any", object() if has_condition else None)
     assert not delta.has(matches, files)  # type: ignore[arg-type]
     delta._held = cast("Any", SimpleNamespace(skipped=SimpleNamespace(count=skipped))), "in memory"

@@ -51,7 +51,7 @@ _TERMS = 9
 
 
 @dataclass(frozen=True, eq=False)
-class KeptRows:
+class CachedRows:
     """The live rows of some data files, with their vectors. Immutable, thread-safe.
 
     Distances are those of the table's own vectors, so an answer is that of `scan`, to the last bit.
@@ -73,7 +73,7 @@ class KeptRows:
     _matching: "WeakKeyDictionary[Matches, Bitmap]" = field(default_factory=WeakKeyDictionary)
 
     @classmethod
-    def read(cls, source: VectorSource, files: Sequence[FileNumber], dims: int, *, threads: int = 1) -> "KeptRows":
+    def read(cls, source: VectorSource, files: Sequence[FileNumber], dims: int, *, threads: int = 1) -> "CachedRows":
         """All live rows of some files, each read once. Raises VectorColumnError, DataFileError."""
         most = source.live.record_count_of(files)
         addresses, skipped, count = np.empty(most, np.int64), SkippedRows(), 0
@@ -200,7 +200,7 @@ def _coded(vectors: npt.NDArray[Any], metric: Metric, threads: int) -> CodedVect
 
 
 @dataclass(frozen=True, slots=True)
-class KeptTail:
+class TailCacheState:
     """What a reader keeps of its freshness tail."""
 
     rows: int
@@ -215,7 +215,7 @@ class KeptTail:
 class TailAccess:
     """The rows of a tail for one search."""
 
-    rows: KeptRows | None
+    rows: CachedRows | None
     """The rows in memory; None where the search is to scan the data files"""
     how: str
     """Place of the tail, and the reason, in words"""
@@ -223,7 +223,7 @@ class TailAccess:
     """Whether this search read the rows into memory"""
 
 
-class PrivateDelta:
+class TailCache:
     """Rows of a freshness tail, for one reader. Thread-safe."""
 
     def __init__(self, source: VectorSource, files: Sequence[FileNumber], dims: int, *, threads: int) -> None:
@@ -236,14 +236,14 @@ class PrivateDelta:
         self._lock = ProcessLock()
         self._rows_read = 0.0
         """Rows that searches under conditions have read, or others that would take as long"""
-        self._held: tuple[KeptRows | None, str] = None, "no search has read the tail yet"
+        self._held: tuple[CachedRows | None, str] = None, "no search has read the tail yet"
         """The rows, None where they are not kept, and the reason: searches that do not wait see both change at once"""
 
     @property
-    def state(self) -> KeptTail:
+    def state(self) -> TailCacheState:
         """What is kept now."""
         kept, why = self._held
-        return KeptTail(0 if kept is None else kept.count, 0 if kept is None else self._bytes, why)
+        return TailCacheState(0 if kept is None else kept.count, 0 if kept is None else self._bytes, why)
 
     def rows(self, matches: Matches | None, files: Collection[FileNumber]) -> TailAccess:
         """The rows for a search of some files of the tail (and of rows that match); they are read where they were not
@@ -287,7 +287,7 @@ class PrivateDelta:
             self._held = None, why
             return False
         try:
-            kept = KeptRows.read(self._source, sorted(self.files), self._dims, threads=self._threads)
+            kept = CachedRows.read(self._source, sorted(self.files), self._dims, threads=self._threads)
         except BaseException as error:
             TAIL_MEMORY.release(self._bytes)
             if matches is None or not isinstance(error, DataFileError | VectorColumnError):
@@ -302,10 +302,10 @@ class PrivateDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceWithDelta(VectorSource):
+class SourceWithTail(VectorSource):
     """The vector column of a snapshot's data files, of which those of the tail come from memory."""
 
-    delta: PrivateDelta | None = None
+    delta: TailCache | None = None
 
     def in_memory(self, files: Sequence[FileNumber], matches: Matches | None) -> frozenset[FileNumber]:
         """See VectorSource."""
@@ -313,7 +313,7 @@ class SourceWithDelta(VectorSource):
         return tail if self.delta and self.delta.has(matches, tail) else frozenset()
 
     @classmethod
-    def from_source(cls, source: VectorSource, delta: PrivateDelta) -> "SourceWithDelta":
+    def from_source(cls, source: VectorSource, delta: TailCache) -> "SourceWithTail":
         return cls(source.live, source.schema, source.field_id, source.metric, source.storage, source.dims, delta=delta)
 
     def rows(

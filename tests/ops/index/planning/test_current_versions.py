@@ -18,7 +18,7 @@ from icepuffin.assets.table_settings import StatisticsSettings, TableSettings
 from icepuffin.ops.binding.bindings import publish
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
-from icepuffin.ops.index.planning.own_versions import versions_of
+from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.index.upkeep.freshness import index_lag
 from icepuffin.ops.model import Action
 from icepuffin.ops.resources import Engine
