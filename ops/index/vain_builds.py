@@ -42,7 +42,7 @@ def find_vain_build(plan: VersionPlan, storage: StorageConfig) -> GateFailedErro
         recall, before = float(build["recall"]), {str(file): int(rows) for file, rows in build["rows"].items()}
     except ObjectMissingError:
         return None
-    except (ValueError, TypeError, KeyError, AttributeError) as fault:
+    except (ValueError, OverflowError, TypeError, KeyError, AttributeError) as fault:
         _log.warning("the record of a build in vain cannot be read, so one is tried again: %r", fault)
         return None
     now = _rows_by_file(plan)

@@ -304,7 +304,12 @@ def test_a_build_that_missed_the_gate_is_made_again_once_a_fifth_of_the_rows_are
     assert vain is not None
     assert find_vain_build(replace(plan, definition=replace(high, target_recall=vain.recall)), STORAGE) is None
     (record,) = Path(table.location().removeprefix("file://")).rglob("vain-build-*.json")
-    for damaged in ("{", "[]", '{"recall": "x", "rows": {}}', '{"recall": 0.1, "rows": {"a": null}}'):
+    no_records = (
+        '{"recall": "x", "rows": {}}',
+        '{"recall": 0.1, "rows": {"a": null}}',
+        '{"recall": 0, "rows": {"a": 1e999}}',
+    )
+    for damaged in ("{", "[]", *no_records):
         record.write_text(damaged, encoding="utf-8")
         assert find_vain_build(plan, STORAGE) is None
 
