@@ -117,6 +117,7 @@ ENTRIES: dict[str, Callable[[Table], object]] = {
     "verify": icepuffin.verify,
     "garbage": icepuffin.gc,
     "metrics": icepuffin.metrics,
+    "report": lambda table: icepuffin.write_report(table, "report.html"),
 }
 
 
