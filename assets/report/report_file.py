@@ -10,6 +10,7 @@ from icepuffin.assets.report.report_page import report_page
 from icepuffin.assets.report.table_report import TableReport, table_report
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import TableSettings
+from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.catalog.read_restrictions import require_table
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import ArgumentError
@@ -40,7 +41,7 @@ def write_report(
     Parameters
     ----------
     table : pyiceberg.table.Table
-        The table, loaded from its catalog.
+        The table. It is read anew from its catalog first.
     path : str or Path
         The file. A report that is there is replaced; until then readers have the whole of the old one.
     ref : str
@@ -67,6 +68,7 @@ def write_report(
     """
     require_table(table, "write_report")
     require_place(Path(path), replace=replace)
+    reload_table(table)
     settings = TableSettings(catalog=table.catalog.name, name=table_name(table), watched_refs=(ref,))
     report = table_report(table, TableSpec(settings, list_definitions(table)), storage or storage_of(table))
     write_page(report, Path(path))

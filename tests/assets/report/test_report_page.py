@@ -286,6 +286,13 @@ def test_a_table_without_snapshots_or_an_index_says_so(tmp_path: Path) -> None:
     assert "the table has no branch or tag 'audit'" in behind[0].text
 
 
+def test_what_others_have_committed_since_the_table_was_loaded_is_on_the_page(tmp_path: Path) -> None:
+    table = table_in(tmp_path)
+    append(table, 0, 60)
+    append(table.catalog.load_table("db.t"), 60, 70)
+    assert icepuffin.write_report(table, tmp_path / "t.html").snapshot_count == 2
+
+
 def test_a_version_that_cannot_be_read_is_a_fault_on_the_page(tmp_path: Path) -> None:
     table = table_in(tmp_path)
     append(table, 0, 60)
