@@ -47,7 +47,7 @@ border-radius:10px}
 table{border-collapse:collapse;font-size:.87rem;overflow-wrap:normal}
 caption{padding:10px 12px 4px;text-align:left;font-weight:600}
 th,td{padding:5px 12px;border-bottom:1px solid var(--line);text-align:left;white-space:nowrap}
-th,td.list{white-space:normal}td.list{min-width:8.5rem}
+th,td.list{white-space:normal}
 th{position:sticky;top:0;background:var(--card);color:var(--muted);vertical-align:bottom}
 .number{text-align:right}td.number{font-variant-numeric:tabular-nums}
 th button{padding:0;text-align:inherit;border:0;background:none;color:inherit;font:inherit;cursor:pointer}

@@ -280,7 +280,7 @@ def _distinct(report: TableReport) -> Markup | None:
         axes = Axes(
             f"Distinct values of {name}: {last:,} at last", ends=("oldest snapshot", "newest"), is_from_zero=True
         )
-        text = element("p", _span(_count(last)), f", {_between(last)}")
+        text = element("p", _span(_count(last)), f" ({_between(last)})")
         figures.append(_figure(name, text, line_chart(points, axes)))
         bounds = map(_count, ndv_bounds(last))
         share = _share_of_rows(last, rows[at])
