@@ -79,14 +79,16 @@ def require_place(path: Path, *, replace: bool = False) -> None:
     """Raises ReportFileError where a page cannot be written, or would replace somebody's file."""
     if not path.absolute().parent.is_dir():
         raise ReportFileError(f"{path}: there is no folder {path.absolute().parent}; make it, or name another file")
+    if path.is_dir():
+        raise ReportFileError(f"{path} is a folder: name a file in it")
     if not replace and not is_free(path):
         raise ReportFileError(f"{path} is there and is no report: name another file, or pass replace=True")
 
 
 def is_free(path: Path) -> bool:
     """Whether nothing has the name, or a report that a new one may replace."""
-    if not path.exists():
-        return True
+    if not path.is_file():  # what is no file is not read: a pipe would be waited for
+        return not path.exists()
     with path.open("rb") as file:
         return GENERATOR.encode() in file.read(_HEAD_BYTES)
 

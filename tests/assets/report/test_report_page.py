@@ -1,5 +1,6 @@
 """The page on a table says what the API says, escapes what others have named, and is written whole or not at all."""
 
+import os
 import re
 import time
 from dataclasses import dataclass, field, replace
@@ -337,3 +338,8 @@ def test_a_report_is_replaced_and_no_other_file(table: Table, tmp_path: Path) ->
     assert "icepuffin report" in other.read_text(encoding="utf-8")
     with pytest.raises(icepuffin.errors.ArgumentError, match="there is no folder"):
         icepuffin.write_report(table, tmp_path / "absent" / "t.html")
+    with pytest.raises(icepuffin.errors.ArgumentError, match="is a folder: name a file in it"):
+        icepuffin.write_report(table, tmp_path, replace=True)
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with pytest.raises(icepuffin.errors.ArgumentError, match=r"pipe is there and is no report"):
+        icepuffin.write_report(table, pipe)
