@@ -76,7 +76,7 @@ def lag_metadata(lag: FreshnessLag) -> dict[str, int | float | str]:
     return {
         "lag (snapshots)": lag.snapshots,
         "lag (minutes)": round(lag.minutes, 1),
-        "snapshots with a version": lag.coverage,
+        "snapshots with a version (share)": lag.coverage,
         "newest snapshot": lag.newest,
         **({"why": lag.why} if lag.why else {}),
     }
