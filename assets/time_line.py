@@ -10,6 +10,7 @@ from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.binding.bound_versions import sketch_versions
 from icepuffin.ops.binding.measurements import measured_versions
 from icepuffin.ops.index.planning.current_versions import versions_of
+from icepuffin.ops.messages import readable_seconds
 from icepuffin.ops.model import SnapshotId
 
 SKETCHES = "theta_sketches"
@@ -34,7 +35,7 @@ class TimeLinePoint:
     def figures(self) -> str:
         """What was made, its recall and its time, in words; empty where nothing was made."""
         recall = "" if self.recall is None else f", recall {self.recall:.4f}"
-        seconds = "" if self.seconds is None else f", {self.seconds:,.1f} s"
+        seconds = "" if self.seconds is None else f", {readable_seconds(self.seconds)}"
         return f"{self.made}{recall}{seconds}" if self.made else ""
 
 

@@ -120,6 +120,7 @@ def test_each_snapshot_of_a_time_line_has_its_time_and_its_id() -> None:
         "● 2026-11-29 21:12 append",
         "│ 3051729675574597006 refreshed, recall 0.9912, 1.2 s",
     ]
+    assert drawn([replace(point(0), seconds=668.5)])[-1].endswith("refreshed, recall 0.9912, 11.1 min")
     lines = drawn([replace(point(0, made=""), is_here=True)])
     assert lines == ["○ 2026-11-29 23:12 append, 4,935 rows ← this one", "│ 3051729675574597004 nothing made"]
 
