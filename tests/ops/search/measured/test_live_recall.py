@@ -215,7 +215,7 @@ def test_a_query_that_waits_does_not_keep_its_whole_batch(table: Table) -> None:
     assert len(sampler._waiting) == 16
     for drawn in sampler._waiting:
         exact: Any = drawn.exact
-        arrays = drawn.distances, exact.args[1]
+        arrays = drawn.distances, exact.args[0]
         assert [array.size if array.base is None else array.base.size for array in arrays] == [3, queries(1).size]
 
 
