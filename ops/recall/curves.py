@@ -17,6 +17,7 @@ import numpy.typing as npt
 from icepuffin.ann_kernels.metric import Metric
 
 MEASURED_K = 10
+"""Rows per query by which recall is measured: by the gate of a shard, and in curves"""
 WIDE_K = 100
 """The other k that curves are measured for, of shards that are large enough"""
 GATE_QUERIES = 64

@@ -15,12 +15,11 @@ from icepuffin.ann_kernels.graphs.vamana import Graph
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.rows.bitmap import Bitmap
 from icepuffin.ops.process.large_arrays import as_floats
-from icepuffin.ops.recall.curves import GATE_QUERIES, OVERSAMPLE, WIDE_K, Width, encode, longer_list
+from icepuffin.ops.recall.curves import GATE_QUERIES, MEASURED_K, OVERSAMPLE, WIDE_K, Width, encode, longer_list
 from icepuffin.ops.recall.shard_recall import ShardRecall
 from icepuffin.ops.shards.shard_codes import as_kernels_take
 from icepuffin.puffin.blobs.shard_blob import Shard
 
-GATE_K = 10
 _WIDE_SHARE = 4
 """Queries for 10 rows per query for `WIDE_K` rows"""
 CURVE_QUERIES = 128
@@ -34,7 +33,7 @@ WIDE_CURVE_WIDTHS = (100, 130, 190, 280, 400)
 CURVE_OVERSAMPLES = (1, 2, 3, 5, 8, 16)
 WIDE_CURVE_OVERSAMPLES = (1, 2, 3, 5)
 _RERANKED = {
-    GATE_K: [(100, 2), (100, 3), (160, 3), (250, 5)],
+    MEASURED_K: [(100, 2), (100, 3), (160, 3), (250, 5)],
     WIDE_K: [(280, 2), (400, 3)],
 }
 """(width, oversample) of searches by rotated codes whose candidates are ranked by the table's vectors, by rows"""
@@ -70,7 +69,7 @@ def measure_recall(
         ]
         return float(np.concatenate(recalls).mean())
 
-    recall = mean(query_nodes, GATE_K)
+    recall = mean(query_nodes, MEASURED_K)
     if len(nodes) <= WIDE_K:
         return ShardRecall(recall, len(query_nodes))
     wide_nodes = query_nodes[::_WIDE_SHARE]
@@ -85,7 +84,7 @@ def recall_of_nodes(
     query_nodes: npt.NDArray[np.intp],
     *,
     threads: int,
-    rows: int = GATE_K,
+    rows: int = MEASURED_K,
 ) -> npt.NDArray[np.float64]:
     """f64[Q], recall@`rows` of searches by the vectors of some live nodes; a node is no answer to itself.
 
@@ -140,7 +139,7 @@ def measure_curve(
     them and none of them is an answer. Otherwise they would be found at once, and new vectors would not reach the
     recall that the curve says. searcher: as of `measure_recall`. Deterministic.
     """
-    counts = {WIDE_K: queries // _WIDE_SHARE, GATE_K: queries}
+    counts = {WIDE_K: queries // _WIDE_SHARE, MEASURED_K: queries}
     parts = [
         _curve(shard, vectors, is_live, k, count, seed=seed, threads=threads, searcher=searcher)
         for k, count in counts.items()
@@ -174,13 +173,13 @@ def _curve(
     _, exact = exact_top_k(vectors[query_nodes], vectors, k, metric, is_live=others)
     searcher = searcher.masked(Bitmap.from_mask(others), unreachable=count)
     if shard.codes is not None:
-        widths = CURVE_WIDTHS if k == GATE_K else WIDE_CURVE_WIDTHS
+        widths = CURVE_WIDTHS if k == MEASURED_K else WIDE_CURVE_WIDTHS
         settings = [*((width, 1) for width in widths), *_RERANKED[k]]
     elif is_lean(shard):
-        oversamples = CURVE_OVERSAMPLES if k == GATE_K else WIDE_CURVE_OVERSAMPLES
+        oversamples = CURVE_OVERSAMPLES if k == MEASURED_K else WIDE_CURVE_OVERSAMPLES
         settings = [(max(shard.search_list, 2 * k * oversample), oversample) for oversample in oversamples]
     else:
-        settings = [(width, 1) for width in (CURVE_WIDTHS if k == GATE_K else WIDE_CURVE_WIDTHS)]
+        settings = [(width, 1) for width in (CURVE_WIDTHS if k == MEASURED_K else WIDE_CURVE_WIDTHS)]
     points = []
     with _held_out(shard, query_nodes):
         for width, oversample in settings:

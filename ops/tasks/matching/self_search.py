@@ -19,11 +19,11 @@ from icepuffin.ann_kernels.graphs.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.model import StorageConfig, StoredShard
 from icepuffin.ops.process.large_arrays import as_floats
-from icepuffin.ops.recall.curves import WIDE_K
+from icepuffin.ops.recall.curves import MEASURED_K, WIDE_K
 from icepuffin.ops.rows.addresses import addresses_of
 from icepuffin.ops.shards.shard_codes import as_kernels_take
 from icepuffin.ops.shards.shard_reader import open_shard
-from icepuffin.ops.tasks.recall_gate import GATE_K, recall_of_nodes, search_by_defaults, searcher_of
+from icepuffin.ops.tasks.recall_gate import recall_of_nodes, search_by_defaults, searcher_of
 from icepuffin.ops.tasks.rows import live_nodes
 from icepuffin.puffin.blobs import deletion_vector_blob
 from icepuffin.puffin.blobs.shard_blob import Shard
@@ -131,7 +131,7 @@ def search_rows(
     drawn = drawn_returned = 0
     if len(nodes):
         searcher = searcher_of(shard, None, is_live, coded_from=sys.maxsize)
-        k = min(GATE_K + 1, int(is_live.sum()))
+        k = min(MEASURED_K + 1, int(is_live.sum()))
         answers = search_by_defaults(searcher, shard, vectors, k, threads=threads)
         returned = int(_is_returned(shard, nodes, answers, vectors).sum())
         if returned < _ENOUGH * len(nodes):
@@ -168,7 +168,7 @@ def _search_drawn(
     own = np.flatnonzero(is_live)
     drawn = np.sort(np.random.default_rng(len(own)).choice(own, min(_DRAWN, len(own)), replace=False))
     queries = _stored(shard, drawn)
-    answers = search_by_defaults(searcher, shard, queries, min(GATE_K + 1, len(own)), threads=threads)
+    answers = search_by_defaults(searcher, shard, queries, min(MEASURED_K + 1, len(own)), threads=threads)
     return len(drawn), int(_is_returned(shard, drawn, answers, queries).sum())
 
 

@@ -13,10 +13,9 @@ from icepuffin.ann_kernels.graphs.graph import spread_places
 from icepuffin.ann_kernels.graphs.graph_search import FEWEST_CODED, Searcher
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.rows.bitmap import Bitmap
-from icepuffin.ops.recall.curves import widths
+from icepuffin.ops.recall.curves import MEASURED_K, widths
 from icepuffin.ops.tasks import recall_gate
 from icepuffin.ops.tasks.recall_gate import (
-    GATE_K,
     curve_queries,
     measure_curve,
     measure_recall,
@@ -58,12 +57,12 @@ def test_the_row_that_is_searched_for_is_no_hit_wherever_it_stands_among_the_ans
     live, nodes = np.ones(shard.count, np.bool_), np.arange(100)
     searcher = searcher_of(rounded, vectors, live)
     recall = recall_of_nodes(searcher, rounded, vectors, live, nodes, threads=1)
-    answers = search_by_defaults(searcher, rounded, vectors[nodes], GATE_K + 1, threads=1)
+    answers = search_by_defaults(searcher, rounded, vectors[nodes], MEASURED_K + 1, threads=1)
     exact = np.linalg.norm(vectors[nodes, None].astype(float) - vectors, axis=2)
-    nearest = np.argsort(exact, axis=1)[:, 1 : GATE_K + 1]
+    nearest = np.argsort(exact, axis=1)[:, 1 : MEASURED_K + 1]
     assert (answers[:, 0] != nodes).any()
     hits = [len(set(found) & set(near)) for found, near in zip(answers, nearest, strict=True)]
-    np.testing.assert_allclose(recall, np.array(hits) / GATE_K)
+    np.testing.assert_allclose(recall, np.array(hits) / MEASURED_K)
 
 
 def test_recall_is_of_the_nearest_ten_and_hundred_live_rows() -> None:
@@ -107,10 +106,10 @@ def test_rows_that_are_farther_are_no_hits_where_all_distances_are_large() -> No
     recall = recall_of_nodes(searcher, shard, vectors, live, nodes, threads=1)
     products = vectors[nodes].astype(float) @ vectors.T.astype(float)
     products[np.arange(len(nodes)), nodes] = -np.inf
-    nearest = np.argsort(-products, axis=1)[:, :GATE_K]
-    answers = search_by_defaults(searcher, shard, vectors[nodes], GATE_K + 1, threads=1)
+    nearest = np.argsort(-products, axis=1)[:, :MEASURED_K]
+    answers = search_by_defaults(searcher, shard, vectors[nodes], MEASURED_K + 1, threads=1)
     hits = [len(set(found) & set(near)) for found, near in zip(answers, nearest, strict=True)]
-    np.testing.assert_allclose(recall, np.array(hits) / GATE_K)
+    np.testing.assert_allclose(recall, np.array(hits) / MEASURED_K)
     assert recall.mean() < 0.99
 
 
@@ -171,7 +170,9 @@ def test_copies_are_found_by_the_walks_of_a_curve() -> None:
     shard, vectors = searchable_shard(Metric.L2, rows=1_200, search_list=40, copies=4)
     live = np.ones(shard.count, np.bool_)
     assert measure_recall(shard, vectors, live, seed=0, threads=1).recall >= 0.99
-    points = [point for point in widths(measure_curve(shard, vectors, live, seed=0, threads=1)) if point.k == GATE_K]
+    points = [
+        point for point in widths(measure_curve(shard, vectors, live, seed=0, threads=1)) if point.k == MEASURED_K
+    ]
     assert max(point.recall for point in points) >= 0.99
 
 
