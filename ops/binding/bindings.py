@@ -27,7 +27,7 @@ from icepuffin.ops.binding.bound_versions import (
     untagged_packs,
     versions,
 )
-from icepuffin.ops.binding.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, commit_attempts, reload_table
+from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit, commit_attempts, reload_table
 from icepuffin.ops.binding.derived_snapshots import (
     Binding,
     derive_snapshot,
@@ -168,7 +168,7 @@ def keep_packs(table: Table) -> None:
 
     A version may be tagged by the table's owner after its index was dropped. Raises BindingError.
     """
-    for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
+    for attempt in commit_attempts(table):
         reload_table(table, patient=attempt.number > 0)
         holders = untagged_packs(table, {SnapshotId(ref.snapshot_id) for ref in table.metadata.refs.values()})
         if not holders:
@@ -201,7 +201,7 @@ def drop(table: Table, *tags: str) -> tuple[str, ...]:
     Raises TagTakenError where one is somebody else's; then none is removed.
     """
     dropped: tuple[str, ...] = ()
-    for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
+    for attempt in commit_attempts(table):
         reload_table(table, patient=attempt.number > 0)
         targets = {tag: target for tag in tags if (target := own_tag_target(table, tag)) is not None}
         if not targets:
@@ -231,7 +231,7 @@ def _change_tag(
 
     packs: gives packs to be tagged in it, too, for the state that `table` shows: holder snapshots, by tag.
     """
-    for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
+    for attempt in commit_attempts(table):
         reload_table(table, patient=attempt.number > 0)
         previous_target = tag_target(table, tag)
         if table.metadata.refs.get(tag) == new_ref:
@@ -308,7 +308,7 @@ def _mend_last_number(table: Table) -> None:
     """Put the table's last sequence number right where a commit of ours set it back: on servers that do not compare it,
     if somebody added a snapshot during the commit that is in no branch which the commit asserts. Raises BindingError.
     """
-    for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
+    for attempt in commit_attempts(table):
         if not (updates := last_number_updates(table)):
             return
         if not attempt.may_commit:

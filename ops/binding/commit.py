@@ -72,16 +72,14 @@ class CommitAttempt:
     """Permission to send one; absent from the last pass, since the answer to the last commit may have been lost"""
 
 
-def commit_attempts(table: Table, attempts: int) -> Iterator[CommitAttempt]:
+def commit_attempts(table: Table) -> Iterator[CommitAttempt]:
     """Yield a pass for each commit that the table's properties `commit.retry.*` allow, and a last one that only reads.
     Waits between commits.
-
-    attempts: number of commits where the properties say nothing.
     """
     properties = table.metadata.properties
     retries, milliseconds = _number(properties, _RETRIES), _number(properties, _TIMEOUT)
     until = math.inf if milliseconds is None else time.monotonic() + milliseconds / 1_000
-    most = attempts if retries is None else 1 + retries
+    most = COMMIT_ATTEMPTS if retries is None else 1 + retries
     yield CommitAttempt(0, may_commit=True)
     sent = 1
     while sent < most and (remaining := until - time.monotonic()) > 0:

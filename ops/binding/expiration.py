@@ -14,7 +14,7 @@ from pyiceberg.table.update import (
 
 from icepuffin.ops.binding.assertions import unchanged
 from icepuffin.ops.binding.bound_versions import own_names, tag_target
-from icepuffin.ops.binding.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, commit_attempts, reload_table
+from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit, commit_attempts, reload_table
 from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.blob_kind import owner_tag, pack_tag, side_tag
@@ -104,7 +104,7 @@ def _remove_snapshots(
     choose: gives the snapshots, and what the commit requires, for the state that `table` shows. Raises BindingError.
     """
     unanswered: set[SnapshotId] = set()
-    for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
+    for attempt in commit_attempts(table):
         reload_table(table, patient=attempt.number > 0)
         snapshot_ids, requirements = choose()
         if not snapshot_ids:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pyiceberg.table import Table
 from pyiceberg.table.update import SetPropertiesUpdate
 
-from icepuffin.ops.binding.commit import COMMIT_ATTEMPTS, attempt_commit, commit_attempts, reload_table
+from icepuffin.ops.binding.commit import attempt_commit, commit_attempts, reload_table
 from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.table.snapshots import table_name
 
@@ -51,7 +51,7 @@ def remember_folder(table: Table, folder: FilesFolder) -> None:
     """
     if folder is folder_of(table):
         return
-    for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
+    for attempt in commit_attempts(table):
         reload_table(table, patient=attempt.number > 0)
         if folder is folder_of(table):
             return

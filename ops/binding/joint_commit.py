@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from pyiceberg.table import Table
 from pyiceberg.table.update import TableRequirement, TableUpdate
 
-from icepuffin.ops.binding.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, commit_attempts, reload_table
+from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit, commit_attempts, reload_table
 from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError
 from icepuffin.ops.steps import RunStep, reached
 
@@ -97,7 +97,7 @@ def commit_together(table: Table, parts: Sequence[CommitPart[object]]) -> None:
     Raises what `reload_table` raises, and for one part what the catalog does; parts may be without an outcome then.
     """
     cause: CatalogUnavailableError | None = None
-    for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
+    for attempt in commit_attempts(table):
         pending = _unsettled(parts)
         if not pending:
             return

@@ -121,7 +121,7 @@ EDITS = (
     ),
     Edit(
         "`commit.retry.*` of a table",
-        "commit_attempts", "attempts if retries is None else 1 + retries", "attempts",
+        "commit_attempts", "COMMIT_ATTEMPTS if retries is None else 1 + retries", "COMMIT_ATTEMPTS",
         "test_a_refused_commit_is_repeated_as_the_table_says",
     ),
     Edit(

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NoReturn, TypeVar
 
 import pytest
 
-from icepuffin.ops.binding import joint_commit
+from icepuffin.ops.binding import commit
 from icepuffin.ops.binding.errors import UnknownOutcomeError
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import StorageConfig
@@ -247,7 +247,7 @@ def test_a_full_disk_publishes_nothing_and_the_next_run_succeeds(
     stages: dict[str, Stage], undisturbed: dict[str, Outcome], survived: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Full while the file sketches, a shard, its marker or the version is written, and while SQLite commits."""
-    monkeypatch.setattr(joint_commit, "COMMIT_ATTEMPTS", 2)  # each waits longer than the one before
+    monkeypatch.setattr(commit, "COMMIT_ATTEMPTS", 2)  # each waits longer than the one before
     stage = stages["a first build"]
     stage.restore()
     before = read(stage.load())

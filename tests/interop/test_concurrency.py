@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.exceptions import BadRequestError, CommitFailedException, ValidationException
 from pyiceberg.table import Table
 
-from icepuffin.ops.binding import bindings, commit, joint_commit
+from icepuffin.ops.binding import bindings, commit
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.binding.errors import LostRaceError, UnknownOutcomeError
 from icepuffin.ops.catalog import time_limits
@@ -206,7 +206,7 @@ def test_a_lost_message_costs_nothing_but_time(rest_uri: str, tmp_path: Path, fa
 def test_a_catalog_that_hangs_is_given_up_and_nothing_is_deleted(
     rest_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(joint_commit, "COMMIT_ATTEMPTS", 2)
+    monkeypatch.setattr(commit, "COMMIT_ATTEMPTS", 2)
     with over_a_bad_line(rest_uri, tmp_path) as (lake, line):
         new_binding, table = binding(lake.load("t")), lake.load("t")
         line.faults.extend(["hang", "hang"])

@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import AssertRefSnapshotId, RemovePropertiesUpdate, SetPropertiesUpdate, TableUpdate
 
 from icepuffin.ops.binding.bound_versions import own_tags, tag_target
-from icepuffin.ops.binding.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, commit_attempts, reload_table
+from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit, commit_attempts, reload_table
 from icepuffin.ops.errors import FileDamageError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.recall.measured_points import MeasuredPoint
@@ -191,7 +191,7 @@ def forget_record(table: Table, index: str) -> bool:
 def _commit(table: Table, index: str, text: str | None) -> bool:
     """Set the record, or remove it; whether that was done by a commit of this call, as far as the answers show."""
     key, tag, sent = PREFIX + index, index_tag(index), False
-    for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
+    for attempt in commit_attempts(table):
         reload_table(table, patient=attempt.number > 0)
         if table.metadata.properties.get(key) == text:
             return sent

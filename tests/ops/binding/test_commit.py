@@ -62,13 +62,17 @@ def test_a_wait_is_doubled_each_time_up_to_a_limit(
         assert waits == pytest.approx([each / 1_000 * factor_of_table for each in milliseconds])
 
 
-def test_the_passes_of_a_loop_are_one_more_than_its_commits(table: Table, clock: Clock) -> None:
-    passes = list(commit_attempts(table, 3))
+def test_the_passes_of_a_loop_are_one_more_than_its_commits(
+    table: Table, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(commit, "COMMIT_ATTEMPTS", 3)
+        passes = list(commit_attempts(table))
     assert passes == [CommitAttempt(0, True), CommitAttempt(1, True), CommitAttempt(2, True), CommitAttempt(3, False)]
     assert len(clock.waits) == 2
     table.metadata.properties["commit.retry.total-timeout-ms"] = "25"
     clock.waits.clear()
-    passes = list(commit_attempts(table, 12))
+    passes = list(commit_attempts(table))
     assert sum(clock.waits) == pytest.approx(0.025), "the last wait is cut off"
     assert passes[-1] == CommitAttempt(len(passes) - 1, may_commit=False)
 

@@ -14,7 +14,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import Table
 
-from icepuffin.ops.binding import bindings, commit, joint_commit
+from icepuffin.ops.binding import bindings, commit
 from icepuffin.ops.binding.bound_versions import DerivedVersion, holder_ids, index_versions
 from icepuffin.ops.binding.derived_snapshots import NewPack
 from icepuffin.ops.binding.errors import LostRaceError, UnknownOutcomeError, UnsupportedCatalogError
@@ -83,8 +83,7 @@ def table(table_factory: TableFactory) -> Table:
 
 @pytest.fixture
 def line(table: Table, monkeypatch: pytest.MonkeyPatch) -> BadLine:
-    for module in (bindings, joint_commit):
-        monkeypatch.setattr(module, "COMMIT_ATTEMPTS", 4)
+    monkeypatch.setattr(commit, "COMMIT_ATTEMPTS", 4)
     return BadLine(table.catalog, monkeypatch)
 
 
@@ -253,7 +252,7 @@ def test_a_late_request_to_a_table_of_format_1_is_whole_when_it_lands(
     table = table_factory("old", **{"format-version": "1"})
     table.append(make_rows(0, 10))
     assert table.metadata.format_version == 1
-    monkeypatch.setattr(joint_commit, "COMMIT_ATTEMPTS", 1)
+    monkeypatch.setattr(commit, "COMMIT_ATTEMPTS", 1)
     line = BadLine(table.catalog, monkeypatch)
     line.steps = iter([line.request_is_late])
     with pytest.raises(UnknownOutcomeError):

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId
 
-from icepuffin.ops.binding import bindings, derived_snapshots
+from icepuffin.ops.binding import bindings, commit, derived_snapshots
 from icepuffin.ops.binding.bound_versions import index_versions, own_tags, tag_target
 from icepuffin.ops.binding.commit import CommitOutcome
 from icepuffin.ops.binding.derived_snapshots import NewPack
@@ -260,7 +260,7 @@ def test_a_number_that_cannot_be_put_right_is_an_error(
     early: Callable[..., Table], writers_catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bindings, "same_numbers", without_last_number)
-    monkeypatch.setattr(bindings, "COMMIT_ATTEMPTS", 2)
+    monkeypatch.setattr(commit, "COMMIT_ATTEMPTS", 2)
     table, through = early(stage, writers_catalog), bindings.attempt_commit
     monkeypatch.setattr(bindings, "attempt_commit", lambda *_: CommitOutcome.REFUSED)
     with pytest.raises(BindingError, match="could not be put right in 2 attempts; run it again"):
