@@ -68,7 +68,7 @@ class DurationRecorder:
     def pytest_collection(self) -> Iterator[None]:
         begun = _clock()
         result = yield
-        self._add("collection, each worker", begun)
+        self._add("collection, each worker", _since(begun))
         return result  # type: ignore[return-value]
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
@@ -79,11 +79,12 @@ class DurationRecorder:
         test, begun = item, _clock()
         self._shared = (0.0, 0.0)
         result = yield
+        spent, shared = _since(begun), self._shared
         servers = any(test.get_closest_marker(marker) for marker in _SERVERS)
-        self._add(test.nodeid.partition("::")[0], begun, servers=servers)
+        self._add(test.nodeid.partition("::")[0], spent, servers=servers)
         function = test.nodeid.partition("[")[0]
         self._measured[function] += 1
-        self._add(function, _sum(begun, self._shared), servers=servers)
+        self._add(function, (spent[0] - shared[0], spent[1] - shared[1]), servers=servers)
         return result  # type: ignore[return-value]
 
     @pytest.hookimpl(wrapper=True)
@@ -95,7 +96,8 @@ class DurationRecorder:
             return (yield)  # type: ignore[return-value]
         finally:
             self._is_setting_up = False
-            self._shared = _sum(self._shared, tuple(now - then for now, then in zip(_clock(), begun, strict=True)))
+            spent, shared = _since(begun), self._shared
+            self._shared = shared[0] + spent[0], shared[1] + spent[1]
 
     def pytest_sessionfinish(self) -> None:
         worker = os.environ.get("PYTEST_XDIST_WORKER", "worker")
@@ -104,14 +106,15 @@ class DurationRecorder:
             self._costs[function] = Cost(cost.wall * times, cost.cpu * times, cost.servers)
         _keep(self._folder / f"{worker}.json", self._costs)
 
-    def _add(self, name: str, begun: tuple[float, float], *, servers: bool = False) -> None:
-        before = self._costs.get(name, Cost(0, 0))
-        wall, cpu = (now - then for now, then in zip(_clock(), begun, strict=True))
+    def _add(self, name: str, spent: tuple[float, float], *, servers: bool = False) -> None:
+        before, (wall, cpu) = self._costs.get(name, Cost(0, 0)), spent
         self._costs[name] = Cost(before.wall + wall, before.cpu + cpu, before.servers or servers)
 
 
-def _sum(one: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, float]:
-    return one[0] + other[0], one[1] + other[1]
+def _since(begun: tuple[float, float]) -> tuple[float, float]:
+    """(wall, CPU) seconds since a time of `_clock`."""
+    wall, cpu = _clock()
+    return wall - begun[0], cpu - begun[1]
 
 
 def _clock() -> tuple[float, float]:
@@ -150,11 +153,10 @@ def _keep(path: Path, costs: dict[str, Cost]) -> None:
 
 def run_stage(name: str, command: list[str]) -> int:
     """Run a command; where the folder is named, leave its cost there. Returns its exit status."""
-    wall, cpu = _clock()
+    begun = _clock()
     status = subprocess.run(command, check=False).returncode
     if folder := os.environ.get(FOLDER):
-        now = _clock()
-        _keep(Path(folder) / f"stage-{name}.json", {name: Cost(now[0] - wall, now[1] - cpu)})
+        _keep(Path(folder) / f"stage-{name}.json", {name: Cost(*_since(begun))})
     return status
 
 
