@@ -176,6 +176,13 @@ def test_tests_of_a_change_are_those_of_its_modules_and_of_their_importers(
     assert chosen[:2] == list(quick.RULES)
 
 
+def test_a_file_that_is_run_whole_takes_as_long_as_all_its_long_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = {"a": Cost(30, 9), "a::test_long": Cost(40, 9), "a::test_other": Cost(50, 9), "b": Cost(9, 9, servers=True)}
+    monkeypatch.setattr(quick, "recorded", lambda: table | {"b::test_long": Cost(8, 8)})
+    costs = quick.costs_of_whole_files()
+    assert (costs["a"], costs["b"]) == (Cost(90, 9), table["b"])
+
+
 def test_what_exceeds_the_budget_or_starts_servers_is_left_out_by_name() -> None:
-    costs = {"a": Cost(60, 9), "b": Cost(20, 9), "c": Cost(1, 1, servers=True), "d": Cost(9, 9)}
+    costs = {"a": Cost(140, 9), "b": Cost(20, 9), "c": Cost(1, 1, servers=True), "d": Cost(9, 9)}
     assert quick.within_budget(["a", "b", "c", "d", "unmeasured"], costs) == (["a", "d", "unmeasured"], ["b", "c"])
