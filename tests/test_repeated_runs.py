@@ -1,6 +1,7 @@
 """The commands that run tests again: by other seeds, and beside busy loops."""
 
 import os
+import random
 import re
 import subprocess
 import sys
@@ -57,6 +58,25 @@ def test_a_nightly_round_runs_what_draws_until_the_time_is_over(tmp_path: Path, 
     arguments = ("-p", "tests.nightly", "-n", "0", str(tmp_path / "test_sample.py"))
     done = run(tmp_path, "pytest", *arguments, ICEPUFFIN_NIGHTLY_UNTIL=str(time.time() + seconds))
     assert outcome in done.stdout
+
+
+def test_a_night_takes_files_in_an_order_that_is_drawn(tmp_path: Path) -> None:
+    """Not by what they cost: else the time is over before the same files each night."""
+    files = [tmp_path / f"test_{letter}.py" for letter in "abcde"]
+    for file in files:
+        file.write_text("def test_drawn(seed): pass\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    command = [sys.executable, "-m", "pytest", "-c", str(tmp_path / "pytest.ini"), "-p", "tests.conftest"]
+    command += ["-p", "tests.nightly", "-v", "-n", "1", "--dist", "loadfile", "--no-loadscope-reorder"]
+    until = {"ICEPUFFIN_SEED": "3", "ICEPUFFIN_NIGHTLY_UNTIL": str(time.time() + 3600)}
+    done = subprocess.run(
+        [*command, *files], cwd=REPOSITORY, env=os.environ | until, capture_output=True, text=True, check=True
+    )
+    order = re.findall(r"^\[gw0\].* PASSED \S*test_(.)\.py", done.stdout, re.MULTILINE)
+    assert sorted(order) == [*"abcde"]
+    drawn = [*"abcde"]
+    random.Random(3).shuffle(drawn)
+    assert order == drawn
 
 
 def test_nightly_rounds_know_every_file_that_draws(request: pytest.FixtureRequest) -> None:
