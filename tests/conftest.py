@@ -45,7 +45,7 @@ ROWS = pa.schema(
 )
 STORAGE = StorageConfig({})
 
-pytest_plugins = ("tests.draw_report", "tests.selection")
+pytest_plugins = ("tests.selection", "tests.draw_report")
 
 os.environ.setdefault("JAVA_TOOL_OPTIONS", f"{SMALL_JVM} {archive_options()}")
 

@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
 from tests.draws import ORIGIN, SEED, TALLY, TIMES, is_drawn
+from tests.selection import IS_NIGHT
 
 _PREFIX = "drawn: "
 """Start of the names of the properties by which reports count draws"""
@@ -50,7 +51,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         test.user_properties += [(_PREFIX + kind, count) for kind, count in (+TALLY.counts).items()]
     report = yield
     if report.failed and is_drawn(test):
-        again = f"ICEPUFFIN_SEED={SEED} ICEPUFFIN_DRAWS={TALLY.times} draws the same again"
+        night = "ICEPUFFIN_NIGHTLY=1 " if IS_NIGHT else ""
+        again = f"{night}ICEPUFFIN_SEED={SEED} ICEPUFFIN_DRAWS={TALLY.times} draws the same again"
         report.sections.append(("draws", again))
     return report
 

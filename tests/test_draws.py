@@ -71,13 +71,14 @@ def test_a_seed_draws_the_same_in_each_process_and_another_seed_other_cases(tmp_
     (tmp_path / "conftest.py").write_text("import constants")
     again = drawn(tmp_path, 0, ICEPUFFIN_SEED="5", PYTHONHASHSEED="2")[0]
     assert not set(again) ^ set(first)
-    other = drawn(tmp_path, 0, ICEPUFFIN_SEED="6")[0]
+    other, of_night = drawn(tmp_path, 0, ICEPUFFIN_SEED="6", ICEPUFFIN_NIGHTLY="1")
     assert set(other).isdisjoint(first[-7:])
     assert len(set(other) & set(first)) < len(set(first)) / 2
     assert "drawn by ICEPUFFIN_SEED=5 (chosen)" in output
     assert "test_sample.py: 7 draws in 1 tests" in output
     assert "all modules: 1" in output
-    assert "ICEPUFFIN_SEED=5 ICEPUFFIN_DRAWS=1 draws the same again" in output
+    assert "\nICEPUFFIN_SEED=5 ICEPUFFIN_DRAWS=1 draws the same again" in output
+    assert "\nICEPUFFIN_NIGHTLY=1 ICEPUFFIN_SEED=6 ICEPUFFIN_DRAWS=1 draws the same again" in of_night
 
 
 @pytest.fixture
