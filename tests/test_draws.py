@@ -53,10 +53,11 @@ def drawn(folder: Path, workers: int, **environment: str) -> tuple[list[str], st
     (folder / "test_sample.py").write_text(SAMPLE)
     (folder / "drawn").unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-p", "tests.draw_report", "-p", "no:langsmith_plugin"]
+    of_this_run = dict.fromkeys(("ICEPUFFIN_NIGHTLY", "ICEPUFFIN_DRAWS", "ICEPUFFIN_LAW_SECONDS"), "")
     done = subprocess.run(
         [*command, "-n", str(workers), "-c", str(folder / "pytest.ini"), str(folder / "test_sample.py")],
         cwd=REPOSITORY,
-        env={**os.environ, "DRAWN": str(folder / "drawn"), **environment},
+        env={**os.environ, **of_this_run, "DRAWN": str(folder / "drawn"), **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -122,6 +123,7 @@ def test_a_law_draws_the_least_number_and_more_where_it_has_seconds(monkeypatch:
     monkeypatch.setattr(draws, "TIMES", 2)
     monkeypatch.setattr(draws, "_LAW_SECONDS", 0.0)
     TALLY.counts.clear()
+    TALLY.times = 1
     assert [*draws.draws(3)] == [1, 2, 3, 4, 5, 6]
     assert (TALLY.counts["draws"], TALLY.times) == (6, 2)
     seconds = iter(np.arange(0, 100, 0.5))
