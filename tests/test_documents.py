@@ -256,7 +256,7 @@ def test_measurements_are_told_apart_from_settings(line: str, is_measured: bool)
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 _IN_WORDS = {5: "five", 8: "eight", 10: "tenth", 16: "sixteenth"}
 CONSTANTS: tuple[tuple[str, str, str, str, float], ...] = (
-    ("changing-the-model.md", "until {} % of the rows lie in other files", "ops.index.vain_builds", "OTHER_ROWS", 0.01),
+    ("changing-the-model.md", "- {} % of the rows lie in other files", "ops.index.vain_builds", "OTHER_ROWS", 0.01),
     (
         "concepts.md",
         "covers each of the other shards once in {} refreshes",

@@ -9,6 +9,8 @@ class GateFailedError(LimitError):
     retryable = False
     recall = 0.0
     """recall@10 that was measured"""
+    advice = ""
+    """What to change, as the message ends with it"""
 
 
 class CoverageError(FileDamageError):

@@ -12,7 +12,7 @@ from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.binding.errors import LostRaceError
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
-from icepuffin.ops.index.errors import CoverageError, GateFailedError, LayoutMisfitError
+from icepuffin.ops.index.errors import CoverageError, GateFailedError, LayoutMisfitError, ShardTooLargeError
 from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.index.planning.version_plan import VersionPlan, plan_instead, plan_rebuild, plan_version
 from icepuffin.ops.index.upkeep.outcome_reports import empty_report, reuse_report
@@ -35,6 +35,7 @@ def materialize_index(
     snapshot_id: SnapshotId,
     *,
     verify: bool = False,
+    again: bool = False,
     sketches: CountedSketches | None = None,
 ) -> IndexReport:
     """Build, refresh, reuse, or move the tag: whichever is due for the snapshot.
@@ -42,7 +43,8 @@ def materialize_index(
     The later of two runs for one snapshot finds the work done. If a refresh reads damage in its base version, or does
     not find a pack of it, it starts again from an intact version, or from nothing. Of bytes that are only copied it
     reads a sample, or all of them with `verify` (see docs/operations.md). Where a version is published, `sketches` of
-    the snapshot go into the same commit, and into its footer; where they cannot, they do not keep it back.
+    the snapshot go into the same commit, and into its footer; where they cannot, they do not keep it back. A build that
+    missed the gate before is not made again of mostly the same rows, unless with `again`.
 
     Raises GateFailedError, CoverageError, and the errors of bad input; then nothing was published, and the last good
     version is in place.
@@ -56,13 +58,13 @@ def materialize_index(
     def attempt(*, whole: bool) -> IndexReport:
         plan = plan_next(whole=whole)
         try:
-            return _carry_out(run, plan, clock, sketches)
+            return _carry_out(run, plan, clock, sketches, again=again)
         except ObjectMissingError:
             # another run has published a version meanwhile, and swept what both had staged
             replanned = plan_next(whole=whole)
             if replanned.existing is None:
                 raise
-            return _carry_out(run, replanned, clock, sketches)
+            return _carry_out(run, replanned, clock, sketches, again=again)
 
     try:
         return attempt(whole=verify)
@@ -80,19 +82,27 @@ def _is_pack_lost(run: RunContext, index: str) -> bool:
 
 
 def _carry_out(
-    run: RunContext, plan: VersionPlan, clock: StageClock, sketches: CountedSketches | None = None
+    run: RunContext,
+    plan: VersionPlan,
+    clock: StageClock,
+    sketches: CountedSketches | None = None,
+    *,
+    again: bool = False,
 ) -> IndexReport:
     """Carry out a plan. If the shards of the base version have no room for the new rows, or are no good for them, as
-    of another model, build from nothing; see `plan_instead`.
+    of another model, build from nothing; see `plan_instead`. A build in vain is made once more only with `again`.
 
     Raises the error of the second way where both failed, which names the first one's, too.
     """
     first, tried = plan, list[VersionPlan]()
+    if plan.action is Action.BUILT and not again:
+        _require_new_build(plan, run.storage)
     while True:
         try:
             report = _as_planned(run, plan, clock, sketches)
         except IcepuffinError as error:
-            is_unfit = plan.may_build_anew and isinstance(error, GateFailedError | LayoutMisfitError)
+            is_first = plan.action is Action.REFRESHED and not tried and not again
+            is_unfit = is_first and isinstance(error, GateFailedError | LayoutMisfitError | ShardTooLargeError)
             vain = find_vain_build(plan, run.storage) if is_unfit else None
             other = plan_instead(plan, error, first, vain)
             if other is None:
@@ -115,10 +125,25 @@ def _carry_out(
         return report
 
 
+def _require_new_build(plan: VersionPlan, storage: StorageConfig) -> None:
+    """Raises GateFailedError where a build of mostly the same rows has missed the gate."""
+    vain = find_vain_build(plan, storage)
+    if vain is None:
+        return
+    where = f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}"
+    error = GateFailedError(
+        f"{where}: a build is due ({plan.reason}), and the target is {plan.definition.target_recall}. {vain}. Nothing "
+        f"was published. {vain.advice}"
+    )
+    error.recall, error.advice = vain.recall, vain.advice
+    raise error
+
+
 def _record_if_vain(plan: VersionPlan, error: IcepuffinError, storage: StorageConfig) -> None:
-    """Keep the recall of a build where it and a refresh have missed the gate, whichever was last."""
-    if isinstance(error, GateFailedError) and isinstance(plan.other_error, GateFailedError):
-        record_vain_build(plan, (error if plan.action is Action.BUILT else plan.other_error).recall, storage)
+    """Keep the recall of a build that has missed the gate, where no refresh has met it, whichever was last."""
+    of_build = error if plan.action is Action.BUILT else plan.other_error
+    if isinstance(error, GateFailedError) and isinstance(of_build, GateFailedError):
+        record_vain_build(plan, of_build, storage)
 
 
 def _name_both(error: IcepuffinError, plan: VersionPlan, vain: GateFailedError | None) -> None:
@@ -127,7 +152,8 @@ def _name_both(error: IcepuffinError, plan: VersionPlan, vain: GateFailedError |
     """
     gates = isinstance(error, GateFailedError) and isinstance(plan.other_error, GateFailedError)
     if vain is not None:
-        error.args = (f"{error}. {vain}",)
+        advice = "" if isinstance(error, GateFailedError) else f". {vain.advice}"
+        error.args = (f"{error}. {vain}{advice}",)
     if plan.other_error is not None and not gates:
         way = "refresh" if plan.action is Action.BUILT else "build"
         error.args = (f"{error}. A {way} was tried before: {plan.other_error}",)

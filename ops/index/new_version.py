@@ -159,12 +159,13 @@ def pass_gate(plan: VersionPlan, shard_set: ShardSet, *, has_version: bool) -> N
         if plan.action is Action.REFRESHED:
             ways.reverse()
         both = "" if other is None else f" {ways[0]}, {other:.4f} {ways[1]}"
+        advice = f"{why}raise max_degree or search_list, or lower target_recall"
         error = GateFailedError(
             f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}: "
             f"recall@10 is {recall:.4f}{both}, the target is {plan.definition.target_recall}. Nothing was published, "
-            f"{stays}. {why}raise max_degree or search_list, or lower target_recall"
+            f"{stays}. {advice}"
         )
-        error.recall = recall
+        error.recall, error.advice = recall, advice
         raise error
 
 

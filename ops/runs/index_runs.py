@@ -13,7 +13,8 @@ from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.planning.index_estimate import estimate
 from icepuffin.ops.index.planning.index_report import Estimate, IndexReport
 from icepuffin.ops.index.planning.version_plan import plan_version
-from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.index.vain_builds import find_vain_build
+from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.table.snapshots import table_name
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 
@@ -43,10 +44,13 @@ def estimate_refresh(run: RunContext, definition: IndexDefinition, snapshot_id: 
     """Estimate what `refresh_index` would do, and its time and traffic. Changes nothing and starts no Spark session.
 
     So equality deletes that came since the last version are resolved in this process, which reads the keys of all rows
-    that they may be about. Raises DefinitionError where `refresh_index` would not define the index.
+    that they may be about. Where a build would not be made, as one was made in vain, the reason says so. Raises
+    DefinitionError where `refresh_index` would not define the index.
     """
     definition = _as_defined(run.table, definition) or new_definition(run.table, definition)
-    return estimate(run, plan_version(replace(run, runner=LocalRunner()), definition, snapshot_id))
+    plan = plan_version(replace(run, runner=LocalRunner()), definition, snapshot_id)
+    vain = find_vain_build(plan, run.storage) if plan.action is Action.BUILT else None
+    return estimate(run, plan if vain is None else replace(plan, reason=f"{plan.reason}. {vain}"))
 
 
 def current_definition(table: Table, definition: IndexDefinition, *, in_settings: bool) -> IndexDefinition:

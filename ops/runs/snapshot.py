@@ -76,7 +76,8 @@ def refresh(
     table : pyiceberg.table.Table
         The table. It is read anew from its catalog first.
     index : str or IndexDefinition, optional
-        Only this index. A definition that the table does not have yet is created. Default: all indexes of the table.
+        Only this index. A definition that the table does not have yet is created. A build that missed the target before
+        is made again, which no refresh of all indexes does. Default: all indexes of the table.
     snapshot : int, str or datetime, optional
         Snapshot id, branch, tag or time. Default: the newest snapshot of `ref`.
     ref : str
@@ -129,6 +130,7 @@ def refresh(
         definitions_of(table, index),
         sketches=index is None if sketches is None else sketches,
         verify=verify,
+        again=index is not None,
         progress=progress,
     )
 
@@ -141,12 +143,14 @@ def refresh_snapshot(
     sketches: bool = False,
     columns: Sequence[str] | None = None,
     verify: bool = False,
+    again: bool = False,
     progress: RefreshProgress | None = None,
 ) -> RefreshReport:
     """Make a snapshot's theta sketches, where `sketches`, then its version of each index. The commit of the first
     version that is published takes the sketches along.
 
     Defines the indexes that the table does not have. `columns`: of the sketches; None for all whose type is sketched.
+    `again`: whether a build that an earlier run made in vain is made again.
     Raises what `count_theta_sketches`, `create_index` and `materialize_index` raise; what was made until then
     stays.
     """
@@ -162,7 +166,9 @@ def refresh_snapshot(
         for definition in definitions:
             name = definition.name
             defined = ensure_defined(table, definition)
-            reports[name] = materialize_index(part(name), defined, snapshot_id, verify=verify, sketches=counted)
+            reports[name] = materialize_index(
+                part(name), defined, snapshot_id, verify=verify, again=again, sketches=counted
+            )
     except Exception:
         if counted is not None:
             _publish_alone(table, counted)

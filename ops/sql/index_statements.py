@@ -43,7 +43,7 @@ class Builder:
         ref = self.ref_of(table)
         head = resolve_snapshot(table, ref).snapshot_id
         run = RunContext(table, self.storage, self.runner_for(rows_in_files(table, head)), ref=ref)
-        refreshed = refresh_snapshot(run, head, [definition], progress=self.progress)
+        refreshed = refresh_snapshot(run, head, [definition], again=True, progress=self.progress)
         report = refreshed.indexes[definition.name]
         columns = ("action", "reason", "rows", "inserted", "remapped", "tombstones", "recall", "seconds")
         values = {name: pa.array([getattr(report, name)]) for name in columns}

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def command(context: TableContext, /, snapshot: str | None, index: str | None, *, verify: bool) -> None:
     """Make the sketches and index versions of one snapshot now, without Dagster.
 
-    What exists is not made again; the rest costs its difference from the nearest version.
+    What exists is not made again; the rest costs its difference from the nearest version. A build that missed the
+    target recall before is made again only where --index asks for it, or a fifth of the rows are others.
 
     \b
     Examples:
@@ -59,5 +60,6 @@ def _refresh(context: TableContext, snapshot_id: SnapshotId, index: str | None, 
             sketches=spec.settings.statistics.keeps_ndv and index is None,
             columns=spec.settings.statistics.ndv_columns,
             verify=verify,
+            again=index is not None,
             progress=show,
         )

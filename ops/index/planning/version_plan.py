@@ -464,7 +464,7 @@ def plan_instead(
     """
     if plan.other_error is None and plan.action is Action.REFRESHED:
         if isinstance(error, ShardTooLargeError):
-            return _plan_build(plan, error.reason, error)
+            return _plan_build(plan, error.reason, error) if vain is None else None
         if isinstance(error, LayoutMisfitError):
             return _plan_build(plan, str(error), error) if vain is None else replace(refresh, other_error=vain)
         if isinstance(error, GateFailedError) and plan.may_build_anew and vain is None:

@@ -9,7 +9,9 @@ from pyiceberg.table import Table
 from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.binding.files_folder import FilesFolder, folder_of
 from icepuffin.ops.binding.manifest_lists import OWN_LISTS
+from icepuffin.ops.index.definitions.ddl import defined_names
 from icepuffin.ops.index.planning.index_report import GcReport
+from icepuffin.ops.index.vain_builds import RECORDS
 from icepuffin.ops.index.versions.exported_metadata import SUFFIX
 from icepuffin.ops.model import CREATED_BY, StorageConfig
 from icepuffin.ops.storage import ObjectMissingError, normalize, open_storage
@@ -39,9 +41,9 @@ def collect_garbage(
 
     Considers only what icepuffin made: staged objects, `ann-*` and `theta-*` Puffin files, statistics files by their
     footer and manifest lists of derived snapshots under metadata/, and all that lies in its own folder. A file that a
-    snapshot or statistics slot of the table names is never deleted. A dry run may count snapshots in `expiring` as
-    gone. Ages are by the store's own clock. Elsewhere, as under a location that the table had, files may be another
-    table's, and stay.
+    snapshot or statistics slot of the table names is never deleted, nor is the record of a build in vain while the
+    table defines its index. A dry run may count snapshots in `expiring` as gone. Ages are by the store's own clock.
+    Elsewhere, as under a location that the table had, files may be another table's, and stay.
 
     Raises TableFaultError, and what the catalog and the store raise.
     """
@@ -67,9 +69,11 @@ def collect_garbage(
     referenced |= {
         normalize(entry.statistics_path) for entry in table.metadata.statistics if entry.snapshot_id not in expiring
     }
+    records = tuple(f"{location}/{own.staging}/{name}/{RECORDS}/" for name in defined_names(table))
     doomed, postponed, freed = [], 0, 0
     for file in ours:
-        if normalize(file.path).removesuffix(SUFFIX) in referenced:
+        path = normalize(file.path)
+        if path.removesuffix(SUFFIX) in referenced or path.startswith(records):
             continue
         if file.modified_ms > cut_off_ms:
             postponed += 1

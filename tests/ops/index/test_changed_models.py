@@ -1,5 +1,7 @@
 """A new embedding model, in each way in which people write it: no table is stuck, and no answer is wrong."""
 
+import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +26,8 @@ from icepuffin.ops.index import (
     IndexDefinition,
     IndexReport,
     collect_garbage,
+    create_index,
+    drop_index,
     new_version,
     refresh,
 )
@@ -37,8 +41,12 @@ from icepuffin.ops.index.vain_builds import find_vain_build
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.process.large_arrays import NoRoomError
 from icepuffin.ops.rows.vector_column import VectorColumnError
+from icepuffin.ops.runs.refresh_plan import plan as plan_refresh
+from icepuffin.ops.runs.snapshot import refresh as refresh_all
 from icepuffin.ops.search import Coverage, exact_search, open_index
-from icepuffin.ops.storage import open_storage
+from icepuffin.ops.sql.sql_session import SqlSession
+from icepuffin.ops.storage import StorageError, open_storage
+from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, vectors_of
@@ -297,21 +305,105 @@ def test_a_build_that_missed_the_gate_is_made_again_once_a_fifth_of_the_rows_are
     assert "100% of them are the same" in is_refused(high)
     assert built == [340, 350]
     collect_garbage(table, storage=STORAGE, grace=timedelta(0))
-    assert "where it is built anew" in is_refused(high)
+    assert "where it is built anew" in is_refused(high), "the table does not define the index: its record is gone"
     assert built == [340, 350, 350]
     plan = plan_version(RunContext(table, STORAGE), high, SnapshotId(table.metadata.current_snapshot_id or 0))
     vain = find_vain_build(plan, STORAGE)
     assert vain is not None
     assert find_vain_build(replace(plan, definition=replace(high, target_recall=vain.recall)), STORAGE) is None
-    (record,) = Path(table.location().removeprefix("file://")).rglob("vain-build-*.json")
-    no_records = (
-        '{"recall": "x", "rows": {}}',
-        '{"recall": 0.1, "rows": {"a": null}}',
-        '{"recall": 0, "rows": {"a": 1e999}}',
-    )
-    for damaged in ("{", "[]", *no_records):
+    (record,) = Path(table.location().removeprefix("file://")).rglob("vain-builds/*.json")
+    whole = json.loads(record.read_text(encoding="utf-8"))
+    others = {"recall": ["x", math.nan], "rows": [{"a": None}, {"a": math.inf}, 1], "deleted": [None]}
+    damages = [json.dumps(whole | {key: value}) for key, values in others.items() for value in values]
+    for damaged in ("{", "[]", *damages):
         record.write_text(damaged, encoding="utf-8")
         assert find_vain_build(plan, STORAGE) is None
+
+
+def refusal(make: Callable[[], object]) -> str:
+    """The message of a gate that is missed."""
+    with pytest.raises(GateFailedError) as caught:
+        make()
+    return str(caught.value)
+
+
+def test_a_planned_build_that_missed_the_gate_is_made_again_for_other_rows_another_definition_or_on_request(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version that there is has other dimensions: no refresh comes first that could miss the gate."""
+    coarse = create_index(table, replace(LEAN, name="coarse", pq_m=1, pq_nbits=4, target_recall=0.1))
+    index_head(table, coarse)
+    before = index_versions(table.refresh(), "coarse")
+    high = create_index(table, replace(coarse, target_recall=1.0), replace=True)
+    first, last = 3 * ROWS, 3 * ROWS + 10
+    table.refresh().overwrite(rows_of(second_model(24, 0, first), 0, first))
+    built = counted_builds(monkeypatch)
+    assert "the previous version stays" in refusal(lambda: refresh_all(table))
+    table.append(rows_of(second_model(24, first, last), first, last))
+    largest = max((task.file for task in table.scan().plan_files()), key=lambda file: file.record_count)
+    append_position_deletes(table, {largest.file_path: np.arange(5)})
+    message = refusal(lambda: refresh_all(table.refresh()))
+    for part in (
+        r"a build is due \(the nearest version shares only 0% of the rows: .*\), and the target is 1\.0\. All rows",
+        r" were indexed anew before, with recall@10 0\.\d{4}, and 9\d% of them are the same: .* once 20% differ, .* or",
+        r" you ask for it: icepuffin refresh \S+ --index coarse\. Nothing was published\. .* raise pq_m\. Else raise ",
+    ):
+        assert re.search(part, message)
+    collect_garbage(table, storage=STORAGE, grace=timedelta(0))
+    assert "a build is due" in refusal(lambda: refresh_all(table)), "the record stays"
+    planned = plan_refresh(table).indexes["coarse"]
+    assert re.search(r"shares only 0% .*\. All rows were indexed anew before", planned.reason)
+    assert built == [first]
+    assert "the target is 1.0. Nothing" in refusal(lambda: refresh_all(table, "coarse")), "on request"
+    sql = SqlSession.on(table.catalog, storage=STORAGE)
+    assert "the target is 1.0. Nothing" in refusal(lambda: sql.sql("REFRESH INDEX coarse ON db.t"))
+    table.append(rows_of(second_model(24, last, last + ROWS), last, last + ROWS))
+    assert "the target is 1.0. Nothing" in refusal(lambda: refresh_all(table)), "more than a fifth of the rows"
+    assert "a build is due" in refusal(lambda: refresh_all(table))
+    assert index_versions(table.refresh(), "coarse") == before
+    drop_index(table, "coarse")
+    create_index(table, replace(high, seed=high.seed + 1))
+    assert "the target is 1.0. Nothing" in refusal(lambda: refresh_all(table)), "another definition"
+    assert built == [first, last, last, last + ROWS, last + ROWS]
+    records = Path(table.location().removeprefix("file://"))
+    assert len([*records.rglob("vain-builds/*.json")]) == 1, "that of the definition of before is gone"
+    drop_index(table, "coarse")
+    collect_garbage(table, storage=STORAGE, grace=timedelta(0))
+    assert not [*records.rglob("vain-builds/*.json")]
+
+
+def test_a_build_in_vain_is_not_made_again_where_shards_have_no_room(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refresh_shards(*_: object, **__: object) -> None:
+        raise ShardTooLargeError("no room here")
+
+    coarse = replace(LEAN, pq_m=1, pq_nbits=4, target_recall=0.1)
+    index_head(table, coarse)
+    high = replace(coarse, target_recall=1.0)
+    built = counted_builds(monkeypatch)
+    monkeypatch.setattr(new_version, "refresh_shards", refresh_shards)
+    table.append(make_rows(ROWS, ROWS + 5))
+    assert "A refresh was tried before: no room here" in refusal(lambda: index_head(table, high))
+    both = r"no room here\. All rows were indexed anew before, with recall@10 0\.\d+, .* raise pq_m\. Else raise"
+    with pytest.raises(ShardTooLargeError, match=both):
+        index_head(table, high)
+    assert built == [ROWS + 5]
+
+
+@pytest.mark.parametrize("fault", [StorageError, ValueError])
+def test_a_store_that_does_not_give_the_record_of_a_build_is_no_damaged_record(
+    table: Table, fault: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_range(*_: object) -> bytes:
+        raise fault("the store does not answer")
+
+    high = replace(LEAN, pq_m=1, pq_nbits=4, target_recall=1.0)
+    refusal(lambda: index_head(table, high))
+    plan = plan_version(RunContext(table, STORAGE), high, SnapshotId(table.metadata.current_snapshot_id or 0))
+    monkeypatch.setattr(LocalStorage, "read_range", read_range)
+    with pytest.raises(fault, match="the store does not answer"):
+        find_vain_build(plan, STORAGE)
 
 
 def test_a_layout_stays_where_a_build_of_the_same_rows_was_in_vain(
