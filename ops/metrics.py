@@ -4,11 +4,13 @@ index is behind, its recall, bytes and seconds, and what the shard cache of a pr
 They are read from the table's metadata: no file of the index is opened.
 """
 
+import logging
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from pyiceberg.table import Table
 
@@ -16,6 +18,7 @@ from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.catalog.read_restrictions import require_table
+from icepuffin.ops.errors import IcepuffinError, faults_of
 from icepuffin.ops.index.definitions.ddl import list_definitions
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.current_versions import versions_of
@@ -26,9 +29,10 @@ from icepuffin.ops.table.snapshots import table_name
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPED = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
 _TO_ESCAPE = re.compile(r'[\\"\n]')
+_log = logging.getLogger(__name__)
 
 ABOUT = {
-    "icepuffin_table_up": "1 where the catalog gave the table, 0 where it did not.",
+    "icepuffin_table_up": "1 where the table could be read, 0 where it could not.",
     "icepuffin_index_versions": "Versions of the index in the table's metadata.",
     "icepuffin_index_versions_behind": "Data snapshots newer than the newest with a version; +Inf: no ref to follow.",
     "icepuffin_index_seconds_behind": "Age of the oldest snapshot without a version; 0: none is, +Inf: no ref.",
@@ -45,7 +49,8 @@ ABOUT = {
 def metrics(*tables: Table, ref: str = "main") -> str:
     """Metrics of this process's shard cache, and of the indexes of tables, as Prometheus reads them.
 
-    Reads the metadata that the tables were loaded with, and no file.
+    Reads the metadata that the tables were loaded with, and no file. A table whose metadata is broken has
+    `icepuffin_table_up` 0 and nothing else, and the log says why.
 
     Parameters
     ----------
@@ -62,8 +67,8 @@ def metrics(*tables: Table, ref: str = "main") -> str:
 
     Raises
     ------
-    DefinitionError
-        A definition in the properties of a table is broken.
+    RestrictedTableError
+        The catalog restricts what its user may read of a table.
 
     Examples
     --------
@@ -74,11 +79,10 @@ def metrics(*tables: Table, ref: str = "main") -> str:
     ...
     """
     samples = [*cache_samples()]
-    for table in tables:
-        name = table_name(require_table(table, "metrics"))
+    names = [table_name(require_table(table, "metrics")) for table in tables]
+    for table, name in zip(tables, names, strict=True):
         labels = {"catalog": table.catalog.name, "table": name}
-        for definition in list_definitions(table):
-            samples += index_samples(table, definition, ref, labels)
+        samples += table_samples(labels, partial(_of_indexes, table, ref, labels), _log.warning)
     return exposition(samples)
 
 
@@ -102,6 +106,30 @@ def exposition(samples: Iterable[MetricSample]) -> str:
         lines += [f"# HELP {metric} {ABOUT[metric]}", f"# TYPE {metric} {kind}"]
         lines += [f"{metric}{_labels(sample.labels)} {_number(sample.value)}" for sample in group]
     return "".join(f"{line}\n" for line in lines)
+
+
+def _of_indexes(table: Table, ref: str, labels: Mapping[str, str]) -> Iterator[MetricSample]:
+    for definition in list_definitions(table):
+        yield from index_samples(table, definition, ref, labels)
+
+
+def table_samples(
+    labels: Mapping[str, str], of_indexes: Callable[[], Iterable[MetricSample]], report: Callable[[str], object]
+) -> Iterator[MetricSample]:
+    """`icepuffin_table_up` and the samples of a table's indexes; where these raise, it is 0 and there are none.
+
+    labels: of the table.
+    report: called with the message of an error, which names the table.
+    """
+    try:
+        with faults_of(labels["table"]):
+            samples = [*of_indexes()]
+    except IcepuffinError as error:
+        report(str(error))
+        yield MetricSample("icepuffin_table_up", labels, 0)
+        return
+    yield MetricSample("icepuffin_table_up", labels, 1)
+    yield from samples
 
 
 def index_samples(

@@ -100,27 +100,21 @@ def _tables(session: Session, settings: "TableSettings") -> "list[TableSettings]
 
 
 def _table_samples(session: Session, settings: "TableSettings", *, by_pattern: bool) -> "Iterator[MetricSample]":
-    from icepuffin.ops.errors import IcepuffinError, faults_of
     from icepuffin.ops.index.upkeep.freshness import missing_ref
-    from icepuffin.ops.metrics import MetricSample, index_samples
+    from icepuffin.ops.metrics import index_samples, table_samples
     from icepuffin.orchestration.discovery import indexes_of, table_spec
 
     labels = {"catalog": settings.catalog, "table": settings.name}
-    try:
-        with faults_of(settings.name):
-            table = session.catalogs.poll(settings.catalog, settings.name)
-            spec = table_spec(settings, session.catalogs, indexes_of(table, settings, by_pattern=by_pattern))
-            missing = missing_ref(table, spec.first_ref) if spec.indexes else ""
-            of_indexes = [index_samples(table, index, spec.first_ref, labels) for index in spec.indexes]
-            samples = [sample for of_index in of_indexes for sample in of_index]
-    except IcepuffinError as error:
-        click.echo(f"error: {error}", err=True)
-        yield MetricSample("icepuffin_table_up", labels, 0)
-        return
-    yield MetricSample("icepuffin_table_up", labels, 1)
-    if missing:
-        click.echo(f"warning: {settings.name}: {missing}", err=True)
-    yield from samples
+
+    def of_indexes() -> "Iterator[MetricSample]":
+        table = session.catalogs.poll(settings.catalog, settings.name)
+        spec = table_spec(settings, session.catalogs, indexes_of(table, settings, by_pattern=by_pattern))
+        for index in spec.indexes:
+            yield from index_samples(table, index, spec.first_ref, labels)
+        if spec.indexes and (missing := missing_ref(table, spec.first_ref)):
+            click.echo(f"warning: {settings.name}: {missing}", err=True)
+
+    yield from table_samples(labels, of_indexes, lambda error: click.echo(f"error: {error}", err=True))
 
 
 def server(address: tuple[str, int], text: Callable[[], str]) -> ThreadingHTTPServer:

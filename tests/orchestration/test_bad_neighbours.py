@@ -9,7 +9,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
+import icepuffin
 from icepuffin.ops.errors import IcepuffinError, TableFaultError, faults_of
+from icepuffin.ops.index import create_index
 from icepuffin.orchestration.cli import main
 from icepuffin.orchestration.discovery import list_tables
 from icepuffin.orchestration.engines import catalogs_of
@@ -29,6 +31,7 @@ SUMMARY = (
     "total-records", "added-records", "total-data-files", "total-files-size", "total-position-deletes", "operation",
 )  # fmt: skip
 MUTATIONS = 40
+HEALTHY = 'icepuffin_index_versions{catalog="demo",table="demo.t1",index="y"} 0'
 
 
 @pytest.fixture
@@ -85,9 +88,10 @@ def test_a_healthy_table_loses_nothing_by_a_broken_one(pair: Backlog, instance: 
 
 
 def test_metrics_and_definitions_have_the_healthy_table(
-    pair: Backlog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pair: Backlog, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = pair.settings(indexes_from_table=True)
+    create_index(pair.catalog.load_table("demo.t1"), name="y", column="embedding")
     table = pair.catalog.load_table("demo.t0")
     with table.transaction() as change:
         change.set_properties({"ann.index.x.column": "embedding", "ann.index.x.filters": "[" * 5_000})
@@ -96,6 +100,10 @@ def test_metrics_and_definitions_have_the_healthy_table(
     assert 'icepuffin_table_up{catalog="demo",table="demo.t0"} 0' in out
     assert 'icepuffin_table_up{catalog="demo",table="demo.t1"} 1' in out
     assert "index x: filters is" in err
+    lines = icepuffin.metrics(table, pair.catalog.load_table("demo.t1")).splitlines()
+    assert [line for line in lines if '"demo.t0"' in line] == ['icepuffin_table_up{catalog="demo",table="demo.t0"} 0']
+    assert {'icepuffin_table_up{catalog="demo",table="demo.t1"} 1', HEALTHY} <= {*lines}
+    assert "index x: filters is" in caplog.text
     assert {sensor.name for sensor in build(settings).sensors or ()} >= {"watch_demo_demo_t1"}
 
 
