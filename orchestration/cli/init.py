@@ -87,7 +87,8 @@ def command(
 ) -> None:
     """Write icepuffin.toml for a table and an index, from options, or from questions on a terminal.
 
-    The catalog is asked for the table and its column first.
+    The catalog is asked for the table and its column first. Only you may read the file (mode 0600), as the options may
+    have given it secrets.
 
     \b
     Examples:
@@ -177,14 +178,15 @@ def _is_there(file: Path) -> click.ClickException:
 
 
 def _write(file: Path, text: str, *, force: bool) -> None:
-    """Write the file whole or not at all, once the reader of settings has read it. Without `force`, a file that came
-    while questions were asked stays.
+    """Write the file whole or not at all, once the reader of settings has read it, for its owner's eyes alone: a uri or
+    a property may have a secret, whatever its name. Without `force`, a file that came while questions were asked stays.
     """
     from icepuffin.orchestration.settings import parse
 
     file.parent.mkdir(parents=True, exist_ok=True)
     aside = file.with_name(f".{uuid.uuid4().hex}.toml")
     try:
+        aside.touch(0o600, exist_ok=False)
         aside.write_text(text, encoding="utf-8")
         parse(aside.read_text(encoding="utf-8"), file)
         if not force:

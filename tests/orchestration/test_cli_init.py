@@ -1,9 +1,11 @@
 """`icepuffin init`: a settings file that commands read, for a table that is there, or none."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import click
 import pytest
@@ -54,6 +56,23 @@ def test_commands_read_the_file_and_it_ends_with_the_next_one(init: Init, capsys
     main(["index", "list", "db.t"])
     assert "e" in capsys.readouterr().out
     assert [path.name for path in Path().iterdir()] == ["icepuffin.toml"], "nothing else is left"
+
+
+def test_nobody_else_may_read_the_file_at_any_moment(init: Init, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_text, modes = Path.write_text, []
+
+    def written(path: Path, *arguments: Any, **named: Any) -> int:
+        modes.append(path.stat().st_mode & 0o777 if path.exists() else None)
+        return write_text(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "write_text", written)
+    before = os.umask(0)
+    try:
+        init("--property", "s3.secret-access-key=hidden")
+    finally:
+        os.umask(before)
+    assert "hidden" in Path("icepuffin.toml").read_text()
+    assert (modes, Path("icepuffin.toml").stat().st_mode & 0o777) == ([0o600], 0o600)
 
 
 def test_a_file_that_is_there_is_replaced_by_force_alone(init: Init) -> None:
