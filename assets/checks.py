@@ -31,8 +31,8 @@ _Results: TypeAlias = dg.AssetCheckResult | Iterator[dg.AssetCheckResult]
 _VERSIONS_DRAWN = 60
 _SWITCH_ON = "switch on the sensor {} on the Automation page: it is off, so new snapshots get no runs"
 _RAISE_RECALL = (
-    "search wider (search_list or target_recall of the queries, or search_list of the index); docs/operations.md has "
-    "more under 'live_recall warns'"
+    "search wider: give queries a target_recall or a larger search_list, or raise search_list of the index. What "
+    "queries like yours need: icepuffin tune {} {} --queries FILE"
 )
 _LOCATION_TAG = ".dagster/repository"
 """Tag of a run that names its code location, `repository@location`."""
@@ -302,7 +302,7 @@ def live_recall_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetC
             metadata={
                 **_live_recall_metadata(newest),
                 **live_recall_so_far(measured, definition.target_recall),
-                **({} if passed else {"what to do": _RAISE_RECALL}),
+                **({} if passed else {"what to do": _RAISE_RECALL.format(spec.identifier, definition.name)}),
             },
         )
 

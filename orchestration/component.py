@@ -5,7 +5,7 @@ state.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,19 +15,21 @@ from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDef
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from icepuffin.assets.spec import AssetAttributes, ResourceKeys, slug
-from icepuffin.assets.table_settings import IndexSettings, StatisticsSettings
+from icepuffin.assets.table_settings import IndexSettings, StatisticsSettings, TableSettings
 from icepuffin.ops.errors import IcepuffinError, require_type
 from icepuffin.ops.resources import is_pattern
 from icepuffin.orchestration.discovery import PropertyIndexes, from_text, list_tables, to_text
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.setting_errors import problem
-from icepuffin.orchestration.settings import Settings, SettingsError
+from icepuffin.orchestration.settings import GarbageSettings, PriceSettings, Settings, SettingsError, SparkSettings
 
 _NO_PYTHON = "\0"
 """A character that no Python expression has."""
 _ENTRY = "table"
 """Key of the component's only entry in the settings that it makes of its attributes."""
+_ATTRIBUTES = ("catalog", "name", "snapshots", "sensor_running", "statistics", "indexes")
+"""Settings of a table that the component has attributes for"""
 
 
 TEMPLATE = {
@@ -129,14 +131,14 @@ class CatalogAttributes(BaseModel):
 
 
 class IndexAttributes(IndexSettings):
-    """A vector index: its column, and parameters of docs/settings.md."""
+    """A vector index: its column, and parameters."""
 
     # the settings name an unknown key, as Dagster's check of a schema does not
     model_config = ConfigDict(extra="allow")
 
 
 class StatisticsAttributes(StatisticsSettings):
-    """Statistics of columns: keys of `[tables.<key>.statistics]` in docs/settings.md."""
+    """Statistics of columns: which columns have each kind."""
 
     # the settings name an unknown key, as Dagster's check of a schema does not
     model_config = ConfigDict(extra="allow")
@@ -164,6 +166,10 @@ def _resolve_texts(context: dg.ResolutionContext, value: Any) -> Any:
 
 def _several(value: str | Sequence[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _names(settings: type[BaseModel], *, without: Container[str] = ()) -> str:
+    return ", ".join(f"`{name}`" for name in settings.model_fields if name not in without)
 
 
 def _about(description: str, *examples: Any) -> dg.Resolver:
@@ -250,20 +256,23 @@ class IcepuffinTableComponent(TablesComponent, dg.Resolvable):
         ),
     ] = field(default_factory=dict)
     settings: Annotated[
-        Mapping[str, Any], _about("Other keys of `[tables.<key>]` in docs/settings.md.", {"runs_ahead": 2})
+        Mapping[str, Any],
+        _about(f"Other settings of the table: {_names(TableSettings, without=_ATTRIBUTES)}.", {"runs_ahead": 2}),
     ] = field(default_factory=dict)
     spark: Annotated[
         Mapping[str, Any],
         dg.Resolver(
             _resolve_texts,
             model_field_type=dict[str, Any],
-            description="Keys of `[spark]`.",
+            description=f"Settings of Spark: {_names(SparkSettings)}.",
             examples=[{"master": "spark://spark:7077"}],
         ),
     ] = field(default_factory=dict, repr=False)
     threads: Annotated[int, _about("Threads of one process; 0 is one per core.")] = 0
-    retention: Annotated[Mapping[str, Any], _about("Keys of `[retention]`.")] = field(default_factory=dict)
-    prices: Annotated[Mapping[str, Any] | None, _about("Keys of `[prices]`.")] = None
+    retention: Annotated[Mapping[str, Any], _about(f"Of garbage collection: {_names(GarbageSettings)}.")] = field(
+        default_factory=dict
+    )
+    prices: Annotated[Mapping[str, Any] | None, _about(f"Prices of work: {_names(PriceSettings)}.")] = None
     defs_state: ResolvedDefsStateConfig = field(default_factory=DefsStateConfigArgs.legacy_code_server_snapshots)
 
     def __post_init__(self) -> None:
@@ -446,17 +455,17 @@ def build_defs(
     sensor_running : bool
         Whether the sensor runs from the start; otherwise it is switched on in the UI.
     statistics : mapping, optional
-        Statistics of columns, as `[tables.<key>.statistics]` in docs/settings.md: `{"ndv": "off"}` keeps none.
+        Statistics of columns: which columns have each kind. `{"ndv": "off"}` keeps none.
     settings : mapping, optional
-        Other keys of `[tables.<key>]` in docs/settings.md.
+        Other settings of the table, such as `runs_ahead` and `watched_refs`.
     spark : mapping, optional
-        Keys of `[spark]`.
+        Settings of Spark, such as `master` and `conf`.
     threads : int
         Threads of one process; 0 is one per core.
     retention : mapping, optional
-        Keys of `[retention]`.
+        Settings of garbage collection: `garbage_grace_hours` and `dry_run`.
     prices : mapping, optional
-        Keys of `[prices]`.
+        Prices of work: `currency`, `compute_hour`, `written_gib` and `read_gib`.
 
     Returns
     -------

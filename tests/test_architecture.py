@@ -371,3 +371,26 @@ def test_a_file_that_is_named_and_not_there_is_seen() -> None:
     assert absent_files("`ops/index/`, docs/search.md, tests/interop/engine*.py, icepuffin/rows, deploy/.env") == []
     assert absent_files("x/ops/y.py, tests/{name}.py, benchmarks/requirements-{name}.txt") == []
     assert absent_files("See tests/ops/none.py, (docs/no*.md).") == ["docs/no*.md", "tests/ops/none.py"]
+
+
+SHOWN_NAMES = re.compile(
+    r"(?<![\w./-])(?:(?:tests|benchmarks|deploy|docs|examples|requirements)/\w|README|[\w-]+\.md\b)"
+)
+"""Folders and pages of this repository that pip does not install"""
+
+
+def shown_texts(source: str) -> Iterator[str]:
+    """The texts of a module but its docstrings and those of attributes: what users may be shown."""
+    tree = ast.parse(source)
+    notes = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in notes)
+    yield from (node.value for node in texts if isinstance(node.value, str))
+
+
+def test_no_text_that_is_shown_names_a_file_that_pip_does_not_install() -> None:
+    found = {(path.name, text) for path in modules() for text in shown_texts(text_of(path)) if SHOWN_NAMES.search(text)}
+    assert found == set()
+    assert [*filter(SHOWN_NAMES.search, shown_texts('"""See docs/a.md."""\nX = "see docs/a.md"\nY = f"{X} a.md"'))] == [
+        "see docs/a.md",
+        " a.md",
+    ]
