@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from botocore.exceptions import ClientError
 from pyiceberg.exceptions import BadRequestError, CommitFailedException, ServerError, ValidationError
 from pyiceberg.table import Table
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate
@@ -19,6 +20,8 @@ from icepuffin.ops.table.blob_kind import pack_tag
 from tests.conftest import ROWS, make_rows
 from tests.ops.catalog.bindings import binding, register_statistics
 
+BUSY = ClientError({"Error": {"Code": "ThrottlingException"}}, "GetTable")
+"""How a service of AWS answers that has too much to do"""
 DOUBLED = [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.0, 2.0, 2.0, 2.0]
 
 
@@ -85,27 +88,34 @@ def test_a_property_that_is_no_number_is_warned_of(text: str, caplog: pytest.Log
 
 
 @pytest.mark.parametrize("patient", [False, True])
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ServerError("away"), r"does not answer \(ServerError\); try again when it is up"),
+        (BUSY, r"refuses the request \(ClientError: .* \(ThrottlingException\) .*\); check the rights .*"),
+    ],
+)
 def test_a_catalog_that_does_not_answer_is_waited_for_a_minute(
-    table: Table, clock: Clock, monkeypatch: pytest.MonkeyPatch, patient: bool
+    table: Table, clock: Clock, monkeypatch: pytest.MonkeyPatch, patient: bool, error: Exception, words: str
 ) -> None:
     def refresh() -> None:
-        raise ServerError("away")
+        raise error
 
     monkeypatch.setattr(table, "refresh", refresh)
-    with pytest.raises(
-        CatalogUnavailableError,
-        match=r"db\.t: catalog 'test' does not answer \(ServerError\); try again when it is up$",
-    ):
+    with pytest.raises(CatalogUnavailableError, match=rf"db\.t: catalog 'test' {words}$"):
         reload_table(table, patient=patient)
     assert clock.waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, *[5.0] * 10] if patient else [])
 
 
-def test_a_catalog_that_answers_again_is_read(table: Table, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers, refresh = iter([ServerError("away"), ServerError("away")]), table.refresh
+@pytest.mark.parametrize("error", [ServerError("away"), BUSY])
+def test_a_catalog_that_answers_again_is_read(
+    table: Table, clock: Clock, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    answers, refresh = iter([error, error]), table.refresh
 
     def second_time() -> None:
-        for error in answers:
-            raise error
+        for answer in answers:
+            raise answer
         refresh()
 
     monkeypatch.setattr(table, "refresh", second_time)

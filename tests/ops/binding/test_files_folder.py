@@ -71,6 +71,10 @@ def files(table: Table) -> Iterator[str]:
     return (str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
 
+def test_staged_objects_have_a_folder_of_their_own_below_metadata() -> None:
+    assert [folder.staging for folder in FilesFolder] == ["metadata/_icepuffin", "_icepuffin"]
+
+
 @pytest.mark.usefixtures("store")
 def test_every_file_of_a_table_with_its_own_folder_lies_there(table: Table) -> None:
     first = index_head(table)
@@ -104,7 +108,6 @@ def test_garbage_in_a_folder_of_its_own_goes_and_what_is_referenced_stays(table:
     assert answer_with_recall(table)[1] >= 0.96
 
 
-@pytest.mark.services
 @pytest.mark.parametrize("folder", FilesFolder)
 def test_garbage_goes_from_both_folders_and_what_is_not_ours_from_our_own_alone(
     table_factory: Callable[..., Table], folder: FilesFolder

@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pyiceberg.avro.file import AvroFile
 from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -55,6 +57,8 @@ def test_a_version_is_a_replace_snapshot_with_a_tag_and_a_statistics_file(table:
     assert snapshot.sequence_number == base.sequence_number == table.metadata.last_sequence_number
     assert snapshot.manifest_list != base.manifest_list
     assert snapshot.manifests(table.io) == base.manifests(table.io)
+    with AvroFile[ManifestFile](table.io.new_input(snapshot.manifest_list)) as manifest_list:
+        assert manifest_list.header.meta["snapshot-id"] == str(snapshot.snapshot_id)
     assert snapshot.summary is not None
     assert snapshot.summary.operation is Operation.REPLACE
     assert snapshot.summary["total-records"] == "10"
