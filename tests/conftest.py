@@ -6,7 +6,9 @@ gc.disable()  # a fifth of the time of imports and collection, of which little i
 
 import itertools
 import os
+import random
 import sqlite3
+import uuid
 from collections.abc import Callable, Generator, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -109,9 +111,15 @@ def files_are_left_to_the_system() -> Iterator[None]:
 
 
 @pytest.fixture
-def seed(request: pytest.FixtureRequest) -> str:
-    """Another one for each commit. A test draws the same, whichever others run."""
-    return f"{SEED} {request.node.name}"
+def seed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Another one for each commit. A test draws the same, whichever others run.
+
+    By it names of files are drawn, too: the files of a snapshot are in the order of their names.
+    """
+    own = f"{SEED} {request.node.name}"
+    names = random.Random(f"{own} names")
+    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128), version=4))
+    return own
 
 
 def make_rows(first: int, last: int, *, seed: int = 0, dims: int = DIMS) -> pa.Table:

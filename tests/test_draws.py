@@ -2,9 +2,11 @@
 
 import ast
 import os
+import random
 import re
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,6 +82,11 @@ def test_a_seed_draws_the_same_in_each_process_and_another_seed_other_cases(tmp_
     assert "all modules: 1" in output
     assert "\nICEPUFFIN_SEED=5 ICEPUFFIN_DRAWS=1 draws the same again" in output
     assert "\nICEPUFFIN_NIGHTLY=1 ICEPUFFIN_SEED=6 ICEPUFFIN_DRAWS=1 draws the same again" in of_night
+
+
+def test_a_test_that_draws_names_its_files_by_its_seed(seed: str) -> None:
+    names = random.Random(f"{seed} names")
+    assert [uuid.uuid4().int for _ in "ab"] == [uuid.UUID(int=names.getrandbits(128), version=4).int for _ in "ab"]
 
 
 @pytest.fixture
