@@ -171,7 +171,7 @@ def excesses(dims: int, bits: int, metric: Metric, shape: str, seed: int) -> tup
     elif shape == "few values":
         rows = rng.integers(0, 3, rows.shape) + 0.01
     elif shape == "near duplicates":
-        rows = rows[:4][rng.integers(0, 4, 200)] + 1e-3 * rows
+        rows = rows[np.arange(200) % 4] + 1e-3 * rows
     vectors = prepare(rows.astype(np.float32), metric)
     near, far = vectors[:3] + 1e-3 * rng.standard_normal((3, dims)), rng.standard_normal((3, dims))
     queries = prepare(np.concatenate([near, far]), metric).astype(np.float64)
@@ -194,10 +194,11 @@ def excesses(dims: int, bits: int, metric: Metric, shape: str, seed: int) -> tup
     seed=st.integers(0, 2**31 - 1),
 )
 def test_distances_lie_in_their_intervals(dims: int, bits: int, metric: Metric, shape: str, seed: int) -> None:
-    """But for one of two million, as the page says."""
+    """But for one of two million, as the page says. Near duplicates, of four rows, err together: they count once."""
     excess, widths = excesses(dims, bits, metric, shape, seed)
-    assert (excess > 0).sum() <= most_hits(excess.size, 1 / 2e6, FALSE_ALARM / EXAMPLES)
     assert (excess <= widths).all()
+    apart = excess.reshape(len(excess), -1, 4).max(axis=1) if shape == "near duplicates" else excess
+    assert (apart > 0).sum() <= most_hits(apart.size, 1 / 2e6, FALSE_ALARM / EXAMPLES)
 
 
 @pytest.mark.parametrize("metric", METRICS)
