@@ -377,7 +377,7 @@ case $command in
     lint) packages all; lint ;;
     quick) setup; unset PYTHONDONTWRITEBYTECODE; python -m tests.quick "$@" ;;
     test | check) packages all; check "$@" ;;
-    durations) packages all; durations "$@" ;;
+    durations) setup; durations "$@" ;;
     classes) packages all; classes ;;
     mutants) setup; mutants "$@" ;;
     nightly) setup; nightly "$@" ;;
