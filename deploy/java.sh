@@ -31,7 +31,7 @@ unpack_java() {
         case $target in /*) ln -sfn "$cache/jre$target" "$link" ;; esac
     done
     mkdir -p "$cache/jre.new/etc/ssl/certs/java"
-    "$1" deploy/trust_store.py "$cache/jre.new/etc/ssl/certs/java/cacerts"
+    "$1" deploy/trust_store.py "$cache/jre.new/etc/ssl/certs/java/cacerts" || return 1
     rm -rf "$cache/jre"
     mv "$cache/jre.new" "$cache/jre"
 }
