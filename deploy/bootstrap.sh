@@ -120,7 +120,7 @@ fill_venv() {
     if has "$1"; then return; fi
     if [ "$1" = demo ]; then size="0.7 GB"; else size="0.9 GB"; fi
     say "packages into $venv: up to $size to fetch, at the end 0.4 GB of Spark without a line; then half a minute"
-    if [ -e "$venv/.unfinished" ] || ! is_python "$python"; then rm -rf "$venv"; fi
+    if [ -e "$venv/.unfinished" ] || ! is_python "$python"; then rm -rf "$venv/bin" "$venv"; fi
     mkdir -p "$venv"
     touch "$venv/.unfinished"
     rm -f "$venv/.stamp" "$venv/spark-classes.jsa"
