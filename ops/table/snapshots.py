@@ -33,8 +33,6 @@ SnapshotName = int | str | datetime | None
 class UnknownSnapshotError(ArgumentError):
     """Raised when a snapshot, ref or time names nothing in the table's metadata (or no longer does)."""
 
-    retryable = False
-
 
 class TableUnavailableError(TableStateError):
     """Raised when a table is gone from its catalog."""

@@ -9,5 +9,3 @@ class ThetaError(ArgumentError):
 
 class UnsketchableColumnError(ThetaError):
     """Raised when a column that is to get a sketch does not exist, or has a type without sketches."""
-
-    retryable = False

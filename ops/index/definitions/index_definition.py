@@ -42,8 +42,6 @@ T = TypeVar("T")
 class DefinitionError(ArgumentError):
     """Raised when an index definition is not valid, or does not fit its table."""
 
-    retryable = False
-
 
 class LaterDefinitionError(DefinitionError):
     """Raised when a version's definition has a parameter that this release does not know."""

@@ -33,8 +33,6 @@ SKETCHED_TYPES = frozenset({*ARROW_TYPES, "decimal", "fixed"})
 class SketchTypeError(ArgumentError):
     """Raised when a column's type has no theta sketch, or the Arrow data is not of that type."""
 
-    retryable = False
-
 
 def type_name_of(iceberg_type: str) -> str:
     """The type's name without its parameters: "decimal(9, 2)" -> "decimal", "fixed[16]" -> "fixed"."""

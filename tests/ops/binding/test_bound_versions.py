@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from pyiceberg.exceptions import ForbiddenError
-from pyiceberg.table import Table
+from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
@@ -240,6 +240,7 @@ def test_a_version_that_shares_packs_under_a_tag_of_its_own_moves_the_side_tag(t
         side = f"{tag}-{number}{first.base_snapshot_id}"
         second = bindings.publish(table, replace(make(table, number), tag=side, packs=(pack.holder_id,)))
         assert table.metadata.refs[f"{tag}-side"] == tag_ref(second.index_snapshot_id, SIDE_TAG_AGE_MS)
+    assert SIDE_TAG_AGE_MS == TableProperties.MAX_SNAPSHOT_AGE_MS_DEFAULT
     expire_derived(table, [second.index_snapshot_id], [])
     assert table.metadata.refs[f"{tag}-side"].snapshot_id == second.index_snapshot_id
 

@@ -42,7 +42,7 @@ from icepuffin.ops.table.manifests import (
 )
 from icepuffin.ops.table.row_deletes import NO_DELETES, deleted_positions, fingerprint
 from icepuffin.ops.table.shared_deletes import DeleteFilter, compares_keys, distinct_deletes, place_of
-from icepuffin.ops.table.snapshots import find_snapshot
+from icepuffin.ops.table.snapshots import UnknownSnapshotError, find_snapshot
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes, commit_delete_files
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.equality import delete_where_id_is
@@ -185,6 +185,7 @@ def test_deletes_apply_whatever_their_writer_made_of_the_bounds() -> None:
         (DeleteKind.DELETION_VECTOR, 2, "f", (0, ()), True),
         (DeleteKind.DELETION_VECTOR, 3, "f", (0, ()), False),
         (DeleteKind.DELETION_VECTOR, 2, "g", (0, ()), False),
+        (DeleteKind.DELETION_VECTOR, 1, None, (0, ()), False),
         (DeleteKind.EQUALITY, 1, None, (0, ()), True),
         (DeleteKind.EQUALITY, 2, None, (0, ()), False),
         (DeleteKind.EQUALITY, 1, None, (1, ("x",)), False),
@@ -297,8 +298,8 @@ def test_a_file_is_of_the_commit_that_its_entry_names_and_of_none_where_it_names
     assert (file.added_by, file.sequence_number, file.file_sequence_number) == (NO_SNAPSHOT, 0, 5)
 
 
-@pytest.mark.parametrize("error", [EqualityDeletesError, TableFaultError])
-def test_what_only_a_rewrite_of_the_table_mends_is_not_tried_again(error: type[IcepuffinError]) -> None:
+@pytest.mark.parametrize("error", [EqualityDeletesError, TableFaultError, UnknownSnapshotError])
+def test_what_only_another_table_or_argument_mends_is_not_tried_again(error: type[IcepuffinError]) -> None:
     assert not error("").retryable
 
 

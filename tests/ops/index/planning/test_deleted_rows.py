@@ -17,7 +17,7 @@ from icepuffin.ops.storage import open_storage
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.table import row_deletes
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.ops.table.row_deletes import deleted_in_turn
+from icepuffin.ops.table.row_deletes import deleted_in_turn, growing_groups
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
@@ -120,6 +120,11 @@ def test_a_refresh_resolves_many_rows_on_spark(
     assert {path: rows.tolist() for path, rows in on_spark.items()} == {
         path: rows.tolist() for path, rows in alone.items()
     }
+
+
+def test_groups_of_files_grow_twofold() -> None:
+    assert [part.stop for part in growing_groups(100)] == [16, 48, 112]
+    assert [part.stop for part in growing_groups(20, 3)] == [3, 9, 21]
 
 
 def test_who_needs_the_first_files_alone_has_no_others_resolved(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
