@@ -276,7 +276,7 @@ def test_a_store_that_takes_no_deletion_of_several_deletes_each(
 
 
 def test_one_large_write_is_cut_into_parts_that_the_store_takes(s3: StorageConfig) -> None:
-    store = limited(s3, part=5 * 2**20)  # the server refuses smaller parts
+    store = limited(s3, part=5 * 2**20, max_parts=3)  # the server refuses smaller parts
     data = BLOCK + BLOCK[:7]
     with store.open_output("s3://lake/parts/large") as sink:
         sink.write(b"0123")

@@ -74,6 +74,7 @@ def test_sketches_are_read_in_groups_however_small(table: Table, monkeypatch: py
 
 def test_near_ranges_are_joined_up_to_a_length() -> None:
     assert coalesced([]) == []
+    assert GAP == 2**20
     assert coalesced([(10, 5), (0, 10), (15 + GAP, 1), (17 + 2 * GAP, 1)]) == [(0, 16 + GAP), (17 + 2 * GAP, 1)]
     assert coalesced([(0, 100), (10, 5)]) == [(0, 100)]
     assert coalesced([(0, 6), (6, 6), (12, 30)], longest=12) == [(0, 12), (12, 30)]
