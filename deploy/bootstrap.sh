@@ -393,5 +393,6 @@ case $command in
     engines) setup; engines "$@" ;;
     pythons) packages all; pythons "$@" ;;
     bench) setup; python -m benchmarks "$@" ;;
-    *) sed -n '2,3s/^# //p' "$0" ;;
+    help) sed -n '2,3s/^# //p' "$0" ;;
+    *) die "there is no command $command: sh deploy/bootstrap.sh help lists all" ;;
 esac

@@ -47,6 +47,13 @@ def test_help_needs_nothing(tmp_path: Path) -> None:
     assert "demo [DIR]" in done.stdout
 
 
+def test_a_command_that_there_is_not_is_an_error(tmp_path: Path) -> None:
+    program = ["sh", str(DEPLOY / "bootstrap.sh"), "tests"]
+    done = subprocess.run(program, env=machine_with(tmp_path / "bin"), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "there is no command tests" in done.stderr
+
+
 @pytest.mark.jvm
 def test_java_reads_the_certificates_of_the_machine(tmp_path: Path) -> None:
     keytool = shutil.which("keytool", path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ['PATH']}")
