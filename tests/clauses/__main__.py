@@ -35,6 +35,8 @@ def main() -> int:
         for number, edit in enumerate(ALL_EDITS)
         if not words or any(word in f"{edit.clause} {edit.test}" for word in words)
     ]
+    if not chosen:
+        sys.exit(f"no clause and no test has one of these words: {' '.join(words)}")
     unnoticed = 0
     for number, edit in chosen:
         noticed = run(number, edit)
