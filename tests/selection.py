@@ -29,7 +29,7 @@ _LEFT_OUT = "left_out"
 _COUNT = pytest.StashKey[int]()
 """Number of tests that were left out"""
 
-nightly = pytest.mark.skipif(not IS_NIGHT, reason="takes long: ICEPUFFIN_NIGHTLY=1 or make nightly runs it")
+nightly = pytest.mark.skipif(not IS_NIGHT, reason="takes long: ICEPUFFIN_NIGHTLY=1 runs it")
 
 
 def some(cases: Sequence[CaseT], count: int) -> list[CaseT]:
