@@ -340,7 +340,9 @@ def test_a_marker_that_is_only_used_or_only_declared_is_named() -> None:
 
 
 FOLDERS = "|".join((*PACKAGES, "tests", "benchmarks", "deploy", "docs", "examples", "requirements"))
-OUR_FILES = re.compile(rf"(?<![\w./{{}}-])(?:(?:{FOLDERS})/[\w./*-]*\w\*?(?:\.\w+)?|icepuffin/\w+\.py)(?![\w{{]|-\{{)")
+OUR_FILES = re.compile(
+    rf"(?<![\w./{{}}-])(?:(?:\./|icepuffin/)?(?:{FOLDERS})/[\w./*-]*\w\*?(?:\.\w+)?|icepuffin/\w+\.py)(?![\w{{]|-\{{)"
+)
 NOT_OURS = {"deploy/.env", "tests/conformance/fixtures/PROVENANCE.md"}
 """What its reader writes, and a list of files of other repositories"""
 WITH_TREES_OF_THEIR_OWN = {"tests/test_architecture.py", "tests/test_durations.py"}
@@ -371,6 +373,9 @@ def test_a_file_that_is_named_and_not_there_is_seen() -> None:
     assert absent_files("`ops/index/`, docs/search.md, tests/interop/engine*.py, icepuffin/rows, deploy/.env") == []
     assert absent_files("x/ops/y.py, tests/{name}.py, benchmarks/requirements-{name}.txt") == []
     assert absent_files("See tests/ops/none.py, (docs/no*.md).") == ["docs/no*.md", "tests/ops/none.py"]
+    assert absent_files("./deploy/none.sh, icepuffin/ops/none.py, icepuffin/ops/model.py") == [
+        "./deploy/none.sh", "icepuffin/ops/none.py",
+    ]  # fmt: skip
 
 
 SHOWN_NAMES = re.compile(
