@@ -14,6 +14,7 @@ import click
 
 from icepuffin.ops.rows.element_types import OF_COLUMN
 from icepuffin.orchestration.cli.session import Session
+from icepuffin.orchestration.cli.table_options import METRICS
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
@@ -58,13 +59,7 @@ master = ""                     # this process alone works; or "local[*]", "spar
 @click.option("--table", metavar="NAMESPACE.TABLE", help="The table.")
 @click.option("--column", help="The vector column.")
 @click.option("--index", help="Name of the index. [default: that of the column]")
-@click.option(
-    "--metric",
-    type=click.Choice(["cosine", "l2", "ip", "hamming"]),
-    default="cosine",
-    show_default=True,
-    help="How distances are measured.",
-)
+@click.option("--metric", type=METRICS, default="cosine", show_default=True, help="How distances are measured.")
 @click.option("--unchecked", is_flag=True, help="Do not ask the catalog for the table and its column.")
 @click.option("--force", is_flag=True, help="Replace the file that is there.")
 @click.option("--dir", "directory", type=click.Path(path_type=Path), help="Folder of the file. [default: this one]")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.rows.element_types import OF_COLUMN
+from icepuffin.ops.rows.element_types import ELEMENT_BITS, OF_COLUMN
 from icepuffin.orchestration.cli.output import print_fields, print_grid, print_json, print_lines, print_warnings
-from icepuffin.orchestration.cli.table_options import TableContext, index_name, options_as, table_command
+from icepuffin.orchestration.cli.table_options import METRICS, TableContext, index_name, options_as, table_command
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -89,14 +89,10 @@ class SearchArguments:
 @click.option("--where", help="Only rows that match, such as \"section = 'database'\".")
 @click.option("--exact", is_flag=True, help="Compare with every row: of the index's column, or of --vector-column.")
 @click.option("--vector-column", help="With --exact: the column that is searched. It needs no index.")
-@click.option(
-    "--metric",
-    type=click.Choice(["cosine", "l2", "ip", "hamming"]),
-    help="With --vector-column: the distance. [default: cosine]",
-)
+@click.option("--metric", type=METRICS, help="With --vector-column: the distance. [default: cosine]")
 @click.option(
     "--element-type",
-    type=click.Choice(["f32", "f16", "i8", "u8", "bit"]),
+    type=click.Choice([*ELEMENT_BITS]),
     help="With --vector-column: what its bytes are, where it is fixed[N] or binary.",
 )
 @click.option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.rows.element_types import OF_COLUMN
 from icepuffin.orchestration.cli.session import Session, settings_options
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 table_argument = click.argument("table", metavar="NAMESPACE.TABLE")
 catalog_option = click.option("--catalog", help="Catalog of the settings. [default: that of the table, else the first]")
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout, nothing else.")
+METRICS = click.Choice([metric.value for metric in Metric])
 
 A = TypeVar("A")
 
