@@ -99,33 +99,14 @@ def _changed_first(report: IndexReport) -> IndexReport:
 
 
 def _summary(definition: IndexDefinition, report: IndexReport, since_build: float) -> dict[str, str]:
-    """What a person wants to know first, with units. What is zero is left out."""
-    change = f", {since_build:+.4f} since it was built anew" if round(since_build, 4) else ""
-    return {
-        "recall@10": _WITHOUT_GRAPHS
-        if report.recall is None
-        else f"{report.recall:.4f}{change}; at least {definition.target_recall:g} is required"
-        + (f"; {report.recall_basis.summary}" if report.recall_basis else ""),
-        "made": f"{report.action}: {report.reason}",
-        "rows": _counted(live=report.rows, inserted=report.inserted, moved=report.remapped, gone=report.gone),
-        "tombstones": f"{report.tombstone_ratio:.1%} of the nodes have no row any more" if report.tombstones else "",
-        "shards": _counted(
-            **{
-                "in all": report.shards,
-                "for new rows": report.deltas,
-                "rebuilt": report.shards_rebuilt,
-                "kept": report.shards_copied,
-            }
-        ),
-        "bytes": readable_bytes(report.bytes_total)
-        + (f"; {readable_bytes(report.bytes_written)} newly written" if report.bytes_written else "")
-        + (f", {readable_bytes(report.bytes_shared)} shared with other versions" if report.bytes_shared else ""),
-        "time": f"{report.seconds:,.1f} s",
-    }
-
-
-def _counted(**counts: int) -> str:
-    return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    """What a person wants to know first; stages, the proof and the file are in the details."""
+    fields = replace(report, stage_seconds={}, self_search=None, puffin_path=None).fields()
+    del fields["version"]
+    recall = fields.pop("recall@10", _WITHOUT_GRAPHS)
+    if report.recall is not None:
+        change = f", {since_build:+.4f} since it was built anew" if round(since_build, 4) else ""
+        recall += f"{change}; at least {definition.target_recall:g} is required"
+    return {"recall@10": recall, **fields}
 
 
 def _shard_rows(report: IndexReport) -> list[dict[str, str]]:

@@ -14,7 +14,7 @@ from icepuffin.assets.glance import INLINE_CHARACTERS, svg_markdown, time_line_g
 from icepuffin.assets.markdown import plain_text
 from icepuffin.assets.report.svg_charts import Axes, Point, line_chart, standalone
 from icepuffin.assets.time_line import TimeLinePoint
-from icepuffin.ops.messages import readable_bytes
+from icepuffin.ops.messages import readable_bytes, readable_seconds
 from icepuffin.ops.table.summaries import number_of, summary_of
 
 MAX_TABLE_ROWS = 100
@@ -109,7 +109,7 @@ def _cells(point: TimeLinePoint) -> dict[str, str]:
         "refs": " ".join(entry.refs),
         "made": point.made,
         "recall@10": "" if point.recall is None else f"{point.recall:.4f}",
-        "seconds": "" if point.seconds is None else f"{point.seconds:,.1f}",
+        "time": "" if point.seconds is None else readable_seconds(point.seconds),
     }
 
 

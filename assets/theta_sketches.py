@@ -19,7 +19,6 @@ from icepuffin.assets.metadata import (
 from icepuffin.assets.partitions import snapshot_of
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.time_line import SKETCHES, seconds_of, time_line
-from icepuffin.ops.messages import readable_bytes
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.tasks.task_runner import RunContext
@@ -71,8 +70,9 @@ def sketches_metadata(run: RunContext, report: ThetaReport, spec: TableSpec) -> 
         report = replace(report, seconds=seconds_of(points, report.seconds))
     line = time_line_metadata(points)
     table = {"snapshots": line.pop("snapshots")} if "snapshots" in line else {}
+    fields = {name: text for name, text in report.fields().items() if name not in ("distinct", "file")}
     words = {
-        "summary": bullet_list({"snapshot": when_and_how(snapshot), **_summary(report)}),
+        "summary": bullet_list({"snapshot": when_and_how(snapshot), **fields}),
         "outcome": dg.MetadataValue.text(str(report.outcome)),
     }
     if not any(report.ndv.values()):
@@ -92,18 +92,3 @@ def _drawing(report: ThetaReport) -> dict[str, dg.MetadataValue[Any]]:
     """The estimates as bars: shown at once where they are few, else as a picture to open."""
     title = "distinct values"
     return {title: dg.MetadataValue.md(value_bars(title, report.ndv))} if report.ndv else {}
-
-
-def _summary(report: ThetaReport) -> dict[str, str]:
-    known = report.files_reused
-    files = (
-        f"{report.files_sketched:,} read" if report.files_sketched else "",
-        f"{known:,} known from before" if known else "",
-    )
-    return {
-        "outcome": f"{report.outcome}{'' if report.fresh or not report.ndv else ', not all of this very snapshot'}",
-        "files": ", ".join(filter(None, files)),
-        "bytes": f"{readable_bytes(report.bytes_written)} written" if report.bytes_written else "",
-        "time": f"{report.seconds:,.1f} s",
-        "note": report.note,
-    }

@@ -1,6 +1,6 @@
 """Texts of messages: counts with their nouns, amounts in units that people read, and lists of many lines."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 MAX_LISTED = 20
 _KILO = 1024
@@ -22,6 +22,11 @@ def plural(count: float, noun: str) -> str:
     return f"{number} {noun}es" if noun.endswith("x") else f"{number} {noun}s"
 
 
+def counted(counts: Mapping[str, int]) -> str:
+    """`5 in all, 2 rebuilt`, of counts by what they count; those of zero are left out."""
+    return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+
+
 def readable_bytes(count: float) -> str:
     """`14.9 KiB`."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
@@ -40,8 +45,8 @@ def readable_count(count: float) -> str:
 
 
 def readable_seconds(seconds: float) -> str:
-    """`0.8 s`, `12 s`, `3.4 min`, `2.1 h`, `5 days`."""
+    """`0.04 s`, `5.0 s`, `12 s`, `3.4 min`, `2.1 h`, `5 days`."""
     for least, size, unit in ((172_800, 86_400, "days"), (5_400, 3_600, "h"), (90, 60, "min")):
         if seconds >= least:
             return f"{f'{seconds / size:,.1f}'.removesuffix('.0')} {unit}"
-    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds:.1g} s" if seconds < 0.1 else f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"

@@ -235,7 +235,7 @@ def _history_figures(index: IndexDescription) -> Iterable[Markup]:
             "Recall of versions", line_chart(recalls, axes), _legend(note="large: built anew; dashed: target")
         )
     if pairs:
-        bars = [Bar(f"{of}: {it.seconds:,.1f} s", (("a", it.seconds),)) for of, it in pairs]
+        bars = [Bar(f"{of}: {readable_seconds(it.seconds)}", (("a", it.seconds),)) for of, it in pairs]
         axes = Axes(f"Seconds to make each of {plural(len(pairs), 'version')}", ends=ends)
         yield _figure("Seconds to make versions", bar_chart(bars, axes))
 

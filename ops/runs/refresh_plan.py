@@ -44,7 +44,7 @@ class RefreshPlan(Presentation):
         for name, estimate in (parts | dict(self.indexes)).items():
             _, *of_shards = estimate.grids()
             cost = f"{cost_model.estimate_cost(estimate):,.4f} {cost_model.currency}" if cost_model else ""
-            fields = estimate.fields() | ({"cost": cost} if cost and "seconds" in estimate.fields() else {})
+            fields = estimate.fields() | ({"cost": cost} if cost and "time" in estimate.fields() else {})
             yield Grid.of_fields(f"{name}, snapshot {self.snapshot_id}", fields)
             yield from of_shards
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from icepuffin.ops.messages import plural
-from icepuffin.ops.model import MIB, SnapshotId
+from icepuffin.ops.messages import plural, readable_bytes, readable_seconds
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.presentation import Grid, Presentation
 
 SKETCH_STAGE = "sketch"
@@ -51,7 +51,7 @@ class ThetaEstimate(Presentation):
     """Source of the seconds, in words: measured on earlier snapshots, or the default rate"""
 
     def headline(self) -> str:
-        files = f"{plural(self.files_sketched, 'file')} to sketch, {self.seconds:,.1f} s"
+        files = f"{plural(self.files_sketched, 'file')} to sketch, {readable_seconds(self.seconds)}"
         return _KEPT.get(self.outcome, files)
 
     def fields(self) -> dict[str, str]:
@@ -62,8 +62,8 @@ class ThetaEstimate(Presentation):
             "action": "count what is new, unite, register",
             "files": f"{self.files_sketched:,} to sketch, {self.files_reused:,} known",
             "values": f"{self.values:,} to read, of {plural(self.columns, 'column')}",
-            "MiB": f"{self.bytes_read / MIB:,.1f} to read, {self.bytes_written / MIB:,.1f} to write",
-            "seconds": f"{self.seconds:,.1f} ({self.rates})",
+            "bytes": f"{readable_bytes(self.bytes_read)} to read, {readable_bytes(self.bytes_written)} to write",
+            "time": f"{readable_seconds(self.seconds)} ({self.rates})",
         }
 
 
@@ -99,16 +99,19 @@ class ThetaReport(Presentation):
 
     def headline(self) -> str:
         columns = plural(len(self.ndv), "column")
-        return f"{self.table!r}, snapshot {self.snapshot_id}, {self.outcome}: {columns}, {self.seconds:,.1f} s"
+        done = f"{self.outcome}: {columns}, {readable_seconds(self.seconds)}"
+        return f"{self.table!r}, snapshot {self.snapshot_id}, {done}"
 
     def fields(self) -> dict[str, str]:
         """What was done and what it took, by a short name, in words."""
         files = f"{plural(self.files_sketched, 'file')} read, {self.files_reused:,} known from before"
+        others = "" if self.fresh or not self.ndv else "; not all columns were counted for this very snapshot"
+        expected = f"; {readable_seconds(self.estimate.seconds)} expected" if self.estimate else ""
         fields = {
-            "action": f"{self.outcome}: {files}",
+            "action": f"{self.outcome}: {files}{others}",
             "distinct": ", ".join(f"{name} {ndv:,}" for name, ndv in self.ndv.items()),
-            "MiB": f"{self.bytes_written / MIB:,.1f} written",
-            "seconds": f"{self.seconds:,.1f}" + (f"; {self.estimate.seconds:,.1f} expected" if self.estimate else ""),
+            "bytes": f"{readable_bytes(self.bytes_written)} written" if self.bytes_written else "",
+            "time": readable_seconds(self.seconds) + expected,
             "file": self.statistics_path or "",
             "note": self.note,
         }

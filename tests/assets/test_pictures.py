@@ -25,7 +25,7 @@ from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.index import materialize_index
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
-from icepuffin.ops.index.planning.index_report import IndexReport
+from icepuffin.ops.index.planning.index_report import IndexReport, VersionRecall
 from icepuffin.ops.index.upkeep.recall_history import RecallMeasurement, recall_drift, recall_history
 from icepuffin.ops.index.versions.layout_fit import LayoutFit
 from icepuffin.ops.model import Action, How, ShardId, SnapshotId
@@ -45,7 +45,8 @@ from tests.orchestration.lake import make_lake
 
 SUMMARIZED = IndexReport(
     table="t", index="e", snapshot_id=SnapshotId(1), action=Action.REFRESHED, reason="", build_id="", files=1,
-    seconds=1.0, stage_seconds={}, recall=0.97,
+    seconds=1.0, stage_seconds={}, index_snapshot_id=SnapshotId(2), recall=0.97,
+    recall_basis=VersionRecall(queries=100, rows_here=1),
 )  # fmt: skip
 
 
@@ -156,7 +157,8 @@ def test_recall_since_the_last_build_is_told(shown: dict[str, object]) -> None:
         _summary(DEFINITION, SUMMARIZED, change)["recall@10"].removesuffix("; at least 0.8 is required")
         for change in (0.0, 0.00001, -0.0123)
     ]
-    assert texts == ["0.9700", "0.9700", "0.9700, -0.0123 since it was built anew"]
+    measured = "0.9700 (0.915 to 0.990); 100% of the rows measured here"
+    assert texts == [measured, measured, f"{measured}, -0.0123 since it was built anew"]
 
 
 def test_recall_is_drawn_over_the_versions() -> None:

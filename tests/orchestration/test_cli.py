@@ -509,7 +509,7 @@ def test_indexes_are_created_listed_shown_built_and_dropped(run: Run, lake: Lake
     assert re.search(r"  0 \(\d+ behind\) +- *$", line), "no version, of no snapshot"
     output = run("refresh", "demo.packages", "--index", "second")
     assert "    action  built: there is no version to start from\n" in output
-    assert re.search(r"^   seconds  .*; [\d.]+ expected$", output, re.MULTILINE)
+    assert re.search(r"^      time  .*; [\d.]+ s expected \(default rates, .*\)$", output, re.MULTILINE)
     shown = json.loads(run("index", "show", "demo.packages", "second", "--json"))
     assert [version["base_snapshot_id"] for version in shown["versions"]] == [str(lake.head())]
     assert shown["versions"][0]["tags"] == ["ann_second"]
@@ -771,7 +771,7 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
         assert len(document["deleted"]) >= 2 * (versions - 2), "the index file and the manifest list of each"
         assert "would expire embedding's version of snapshot" in run(*arguments)
         document = run("gc", "demo.packages", "--dry-run")
-        assert "demo.packages: would expire versions: 0, would delete files: 0, 0.0 MiB\n" in document
+        assert "demo.packages: would expire versions: 0, would delete files: 0, 0 bytes\n" in document
         (later,) = re.findall(r"to go after the grace period: versions: (\d+), files: 0\n", document)
         assert int(later) >= versions - 2
     assert len(json.loads(run("index", "show", "demo.packages", "--json"))["versions"]) == versions

@@ -92,12 +92,13 @@ def words(lines: list[str]) -> str:
 def test_a_refresh_says_all_that_its_report_counts() -> None:
     assert REPORT.fields() == {
         "action": "refreshed: two files came",
-        "rows": "1,200 in 3 files: 50 inserted, 60 moved, 8 gone; 30 merged from deltas; 4 have no vector",
-        "shards": "5: 1 rebuilt, 3 copied; 2 deltas, 7 tombstones",
+        "rows": "1,200 in 3 files, 50 inserted, 60 moved, 8 gone, 30 merged from deltas, 4 without a vector",
+        "tombstones": "7, 0.6% of the nodes",
+        "shards": "5 in all, 2 for later rows, 1 rebuilt, 3 kept",
         "recall@10": "0.9600 (0.936 to 0.975); recall@100 0.9300; 75% of the rows measured here, 25% of the rows in "
         "shards unchanged since they were measured",
-        "MiB": "3.0, 1.0 of it newly written, 2.0 shared with other versions",
-        "seconds": "1,234.5 (read 0.1); 1,000.0 expected",
+        "bytes": "3.0 MiB, 1.0 MiB newly written, 2.0 MiB shared with other versions",
+        "time": "20.6 min (read 0.05 s); 16.7 min expected",
         "version": "9",
         "file": "s3://lake/e.puffin",
     }
@@ -105,13 +106,15 @@ def test_a_refresh_says_all_that_its_report_counts() -> None:
 
 def test_a_refresh_is_silent_on_what_there_is_none_of() -> None:
     none = {"without_vector": 0, "merged": 0, "recall": None, "recall_basis": None, "bytes_shared": 0, "estimate": None}
-    fields = replace(REPORT, **none, stage_seconds={}, action=Action.BUILT).fields()  # type: ignore[arg-type]
-    assert fields["rows"].endswith("8 gone")
-    assert fields["shards"] == "5: all built"
-    assert fields["MiB"] == "3.0, 1.0 of it newly written"
-    assert fields["seconds"] == "1,234.5"
-    assert "recall@10" not in fields
-    assert replace(REPORT, shards=0).fields()["shards"] == "none: balls around the vectors of each file alone"
+    shards = {"deltas": 0, "shards_rebuilt": 0, "shards_copied": 0, "tombstones": 0, "inserted": 0}
+    fields = replace(REPORT, **none, **shards, stage_seconds={}).fields()  # type: ignore[arg-type]
+    assert fields["rows"] == "1,200 in 3 files, 60 moved, 8 gone"
+    assert fields["shards"] == "5 in all"
+    assert fields["bytes"] == "3.0 MiB, 1.0 MiB newly written"
+    assert fields["time"] == "20.6 min"
+    assert fields.keys().isdisjoint({"recall@10", "tombstones"})
+    without_graphs = replace(REPORT, shards=0, deltas=0, shards_rebuilt=0, shards_copied=0).fields()["shards"]
+    assert without_graphs == "none: answers are exact, by balls around the vectors of each file"
     assert replace(REPORT, index_snapshot_id=None).fields() == {"action": "nothing to publish: two files came"}
 
 
@@ -133,15 +136,15 @@ def test_a_refresh_says_what_sketches_took() -> None:
     fields = {
         "action": "written: 1 file read, 2,000 known from before",
         "distinct": "id 1,200, name 7",
-        "MiB": "3.0 written",
-        "seconds": "2.0; 3.0 expected",
+        "bytes": "3.0 MiB written",
+        "time": "2.0 s; 3.0 s expected",
         "file": "s3://lake/s.puffin",
         "note": "a file was gone",
     }
     assert report.fields() == fields
     bare = replace(report, statistics_path=None, ndv={}, estimate=None, note="")
     assert bare.fields() == {
-        "action": fields["action"], "MiB": "3.0 written", "seconds": "2.0",
+        "action": fields["action"], "bytes": "3.0 MiB written", "time": "2.0 s",
     }  # fmt: skip
 
 
@@ -150,10 +153,10 @@ def test_a_plan_says_what_is_read_and_written_and_what_it_costs() -> None:
     priced, _ = plan.grids(CostModel("CHF", compute_hour=36.0))
     assert dict(priced.rows) == {
         "action": "refresh: two files came",
-        "rows": "1,500 to insert, 20 moved, 3 gone; 40 to merge from deltas",
+        "rows": "1,500 to insert, 20 moved, 3 gone, 40 to merge from deltas",
         "shards": "1: 1 to rebuild, 2 kept",
-        "MiB": "3.0 to read, 0.5 to write",
-        "seconds": "1,000.0 (default rates, 2 threads)",
+        "bytes": "3.0 MiB to read, 512.0 KiB to write",
+        "time": "16.7 min (default rates, 2 threads)",
         "cost": "10.0000 CHF",
     }
     built = replace(ESTIMATE, action=Action.BUILT, merged=0).fields()

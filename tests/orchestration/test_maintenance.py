@@ -161,7 +161,7 @@ def test_the_run_is_kept_with_its_table_and_its_report(lake: Lake, instance: dg.
     assert "dagster/max_runtime" in run.tags
     messages = [entry.user_message for entry in instance.all_logs(run.run_id)]
     assert any(re.search(r"index embedding: \d of \d shards rebuilt: .*tombstones", line) for line in messages)
-    assert any("demo.packages: expired versions: 0, deleted files: 0, 0.0 MiB" in line for line in messages)
+    assert any("demo.packages: expired versions: 0, deleted files: 0, 0 bytes" in line for line in messages)
 
 
 def test_a_failed_maintenance_changes_nothing_and_says_why(lake: Lake, instance: dg.DagsterInstance) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from icepuffin.ops.index.upkeep.retention_plan import ExpiredVersion
 from icepuffin.ops.index.verify.self_search_proof import SelfSearch
 from icepuffin.ops.index.versions.layout_fit import LayoutFit
-from icepuffin.ops.messages import listed, plural
+from icepuffin.ops.messages import counted, listed, plural, readable_bytes, readable_seconds
 from icepuffin.ops.model import MIB, Action, How, ShardId, SnapshotId
 from icepuffin.ops.presentation import Grid, Presentation
 from icepuffin.ops.recall.confidence import confidence_interval
@@ -65,26 +65,23 @@ class Estimate(Presentation):
     shards: tuple[ShardEstimate, ...] = ()
 
     def headline(self) -> str:
-        work = f", {self.bytes_written / MIB:,.1f} MiB to write, {self.seconds:,.1f} s" if self.bytes_written else ""
-        return _DUE[self.action] + work
+        work = f", {readable_bytes(self.bytes_written)} to write, {readable_seconds(self.seconds)}"
+        return _DUE[self.action] + (work if self.bytes_written else "")
 
     def fields(self) -> dict[str, str]:
         """What is to be done and what it takes, by a short name, in words."""
-        work = {}
+        fields = {"action": f"{_DUE[self.action]}: {self.reason}"}
         if self.shards:
-            merged = f"; {self.merged:,} to merge from deltas" if self.merged else ""
+            rows = {"to insert": self.inserted, "moved": self.remapped, "gone": self.tombstoned}
+            fields["rows"] = counted({**rows, "to merge from deltas": self.merged}) or "none to change"
             kept = f"{self.shards_rebuilt} to rebuild, {self.shards_copied} kept"
-            work = {
-                "rows": f"{self.inserted:,} to insert, {self.remapped:,} moved, {self.tombstoned:,} gone{merged}",
-                "shards": f"{len(self.shards)}: {'all to build' if self.action is Action.BUILT else kept}",
-            }
+            fields["shards"] = f"{len(self.shards)}: {'all to build' if self.action is Action.BUILT else kept}"
         elif self.bytes_written:  # without graphs
-            work = {"rows": f"{self.inserted:,} to read"}
-        costs = {
-            "MiB": f"{self.bytes_read / MIB:,.1f} to read, {self.bytes_written / MIB:,.1f} to write",
-            "seconds": f"{self.seconds:,.1f} ({self.rates})",
-        }
-        return {"action": f"{_DUE[self.action]}: {self.reason}", **work, **(costs if work else {})}
+            fields["rows"] = f"{self.inserted:,} to read"
+        else:
+            return fields
+        fields["bytes"] = f"{readable_bytes(self.bytes_read)} to read, {readable_bytes(self.bytes_written)} to write"
+        return {**fields, "time": f"{readable_seconds(self.seconds)} ({self.rates})"}
 
     def grids(self) -> Iterator[Grid]:
         yield Grid.of_fields("", self.fields())
@@ -220,28 +217,33 @@ class IndexReport(Presentation):
 
     def headline(self) -> str:
         recall = "" if self.recall is None else f", recall@10 {self.recall:.4f}"
-        rows = f"{plural(self.rows, 'row')}{recall}, {self.seconds:,.1f} s"
+        rows = f"{plural(self.rows, 'row')}{recall}, {readable_seconds(self.seconds)}"
         return f"index {self.index!r} of {self.table!r}, snapshot {self.snapshot_id}, {self.action}, {rows}"
 
     def fields(self) -> dict[str, str]:
-        """What was done and what it took, by a short name, in words."""
+        """What was done and what it took, by a short name, in words. What is zero is left out."""
         if self.index_snapshot_id is None:
             return {"action": f"nothing to publish: {self.reason}"}
-        stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in self.stage_seconds.items() if seconds >= 0.05)
-        merged = f"; {self.merged:,} merged from deltas" if self.merged else ""
-        without = f"; {self.without_vector:,} have no vector" if self.without_vector else ""
-        shared = f", {self.bytes_shared / MIB:,.1f} shared with other versions" if self.bytes_shared else ""
+        took = {stage: readable_seconds(time) for stage, time in self.stage_seconds.items() if time >= 0.05}
+        stages = ", ".join(f"{stage} {seconds}" for stage, seconds in took.items())
+        live = f"{self.rows:,} in {plural(self.files, 'file')}"
+        changes = {"inserted": self.inserted, "moved": self.remapped, "gone": self.gone}
+        others = {"merged from deltas": self.merged, "without a vector": self.without_vector}
+        shards = {"in all": self.shards, "for later rows": self.deltas, "rebuilt": self.shards_rebuilt}
+        shards["kept"] = self.shards_copied
+        written = f"{readable_bytes(self.bytes_written)} newly written" if self.bytes_written else ""
+        shared = f"{readable_bytes(self.bytes_shared)} shared with other versions" if self.bytes_shared else ""
         fields = {
             "action": f"{self.action}: {self.reason}",
-            "rows": f"{self.rows:,} in {plural(self.files, 'file')}: {self.inserted:,} inserted, "
-            f"{self.remapped:,} moved, {self.gone:,} gone{merged}{without}",
-            "shards": self._shard_counts(),
+            "rows": ", ".join(filter(None, (live, counted(changes | others)))),
+            "tombstones": f"{self.tombstones:,}, {self.tombstone_ratio:.1%} of the nodes" if self.tombstones else "",
+            "shards": counted(shards) or "none: answers are exact, by balls around the vectors of each file",
             "recall@10": self._recall_in_words(),
             "self-search": self.self_search.summary if self.self_search else "",
-            "MiB": f"{self.bytes_total / MIB:,.1f}, {self.bytes_written / MIB:,.1f} of it newly written{shared}",
-            "seconds": f"{self.seconds:,.1f}"
+            "bytes": ", ".join(filter(None, (readable_bytes(self.bytes_total), written, shared))),
+            "time": readable_seconds(self.seconds)
             + (f" ({stages})" if stages else "")
-            + (f"; {self.estimate.seconds:,.1f} expected" if self.estimate else ""),
+            + (f"; {readable_seconds(self.estimate.seconds)} expected" if self.estimate else ""),
             "version": str(self.index_snapshot_id),
             "file": self.puffin_path or "",
         }
@@ -254,16 +256,6 @@ class IndexReport(Presentation):
         low, high = confidence_interval(recall, basis.queries)
         wide = "" if basis.wide is None else f"recall@100 {basis.wide:.4f}"
         return "; ".join(filter(None, [f"{recall:.4f} ({low:.3f} to {high:.3f})", wide, basis.summary]))
-
-    def _shard_counts(self) -> str:
-        if not self.shards:
-            return "none: balls around the vectors of each file alone"
-        if self.action is Action.BUILT:
-            return f"{self.shards}: all built"
-        return (
-            f"{self.shards}: {self.shards_rebuilt} rebuilt, {self.shards_copied} copied; "
-            f"{plural(self.deltas, 'delta')}, {plural(self.tombstones, 'tombstone')}"
-        )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -309,7 +301,7 @@ class GcReport(Presentation):
 
     def _totals(self) -> str:
         expired, deleted = self._verbs()
-        files = f"{deleted} files: {len(self.deleted)}, {self.bytes_freed / MIB:,.1f} MiB"
+        files = f"{deleted} files: {len(self.deleted)}, {readable_bytes(self.bytes_freed)}"
         return f"{expired} versions: {len(self.retired)}, {files}"
 
     def _verbs(self) -> tuple[str, str]:
