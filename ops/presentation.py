@@ -4,7 +4,7 @@ import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 SHOWN_ROWS = 50
 """Rows that a notebook shows of a table"""
 VALUE_WIDTH = 80
-_NUMBER = re.compile(r"-?[\d,]+(\.\d+)?%?")
+_NUMBER = re.compile(r"-?[\d,]+(\.\d+)?(e[+-]\d+)?%?")
 _TABLE = "border-collapse:collapse;margin:0.3em 0 1em;color:inherit;font-size:inherit"
 _CELL = "padding:0.15em 1em 0.15em 0;vertical-align:top;white-space:pre-wrap;border-bottom:1px solid #8886"
 
@@ -26,27 +26,19 @@ def printable(value: object, width: int) -> str:
 
 
 def column_values(name: str, column: "pa.ChunkedArray") -> list[object]:
-    """Values of a column of an answer as a person reads them.
-
-    Distances have four decimals, and those of float32 as many digits as tell them apart, in lists as well.
+    """Values of a column of an answer as a person reads them: distances have four decimals, all other floats six
+    digits behind the point, or six at all below 1, in lists as well.
     """
-    import pyarrow as pa  # noqa: PLC0415  reports have no rows
-
-    element_type = column.type
-    while pa.types.is_list(element_type) or pa.types.is_large_list(element_type):
-        element_type = element_type.value_type
     values: list[object] = column.to_pylist()
-    if name == "distance" and pa.types.is_float64(column.type):
-        return [None if value is None else f"{value:z.4f}" for value in values]
-    return [_shortest(value) for value in values] if pa.types.is_float32(element_type) else values
+    if name == "distance":
+        return [f"{value:z.4f}" if isinstance(value, float) else value for value in values]
+    return [_rounded(value) for value in values]
 
 
-def _shortest(value: Any) -> object:
-    import numpy as np  # noqa: PLC0415  as above
-
+def _rounded(value: object) -> object:
     if isinstance(value, list):
-        return [_shortest(item) for item in value]
-    return None if value is None else float(str(np.float32(value)))
+        return [_rounded(item) for item in value]
+    return float(f"{value:.6g}" if abs(value) < 1 else f"{value:.6f}") if isinstance(value, float) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,23 +72,26 @@ def test_a_report_is_a_short_line_in_a_shell_and_tables_of_the_same_figures_in_a
 def test_what_a_report_says_in_a_notebook_is_what_the_shell_prints() -> None:
     page = RefreshReport("demo.packages", SNAPSHOT, SKETCHES, {"embedding": REPORT})._repr_html_()
     fields = REPORT.fields()
-    assert fields["time"] == "3.2 s (build 3.0 s); 1.5 s expected"
+    assert fields["time"] == "3.2 s (build 3.0 s); 1.5 s expected (by default rates)"
     assert fields["shards"] == "1 in all"
     assert all(text in page for name, text in fields.items() if name != "action")
 
 
-def test_distances_have_four_decimals_and_floats_the_digits_that_tell_them_apart() -> None:
+def test_distances_have_four_decimals_and_other_floats_six_digits() -> None:
     rows = pa.table(
         {
             "distance": [4.26e-16, -1e-17, 0.36821098832068644],
             "weight": pa.array([0.1, 2.5, None], pa.float32()),
+            "score": [0.30000001192092896, 4.2612345678e-16, 1764436588.123],
             "embedding": pa.array([[0.1], [0.2], [0.3]], pa.list_(pa.float32())),
             "id": [1, 2, 3],
         }
     )
     grid = Grid.of_rows("", rows)
-    assert grid.rows[0] == ("0.0000", 0.1, [0.1], 1)
+    assert grid.rows[0] == ("0.0000", 0.1, 0.3, [0.1], 1)
     assert [row[0] for row in grid.rows] == ["0.0000", "0.0000", "0.3682"]
+    assert [row[2] for row in grid.rows] == [0.3, 4.26123e-16, 1764436588.123]
+    assert grid.is_numeric(2)
     assert Grid.of_rows("", rows, 1).more == 2
     assert "and 2 more" in Grid.of_rows("", rows, 1).html()
 
