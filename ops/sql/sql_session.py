@@ -66,8 +66,8 @@ _READERS = 8
 _MAX_DIGITS_OF_AN_ID = 20
 _WITHOUT_SPARK = (
     "For Spark, repeat the command with --spark, or give SqlSession a session (`spark=`). Without Spark, "
-    "write SELECT columns FROM ns.t [WHERE ...] ORDER BY l2_distance(column, ARRAY(...)) LIMIT k, or, for all rows "
-    "within a distance, ... WHERE l2_distance(column, ARRAY(...)) < 0.5"
+    "write SELECT columns FROM ns.t [WHERE ...] ORDER BY cosine_distance(column, ARRAY(...)) LIMIT k, or, for all "
+    "rows within a distance, ... WHERE cosine_distance(column, ARRAY(...)) < 0.5: the distance by the index's metric"
 )
 
 

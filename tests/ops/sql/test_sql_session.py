@@ -176,6 +176,7 @@ def test_explain_says_what_would_answer(session: SqlSession) -> None:
     assert "no LIMIT" in session.sql(f"EXPLAIN {NEAREST} ORDER BY d").how
     grouped = session.sql("EXPLAIN SELECT count(*) FROM db.t GROUP BY section").how
     assert "it has GROUP BY; it does not run here. For Spark, repeat the command with --spark" in grouped
+    assert "ORDER BY cosine_distance(column, ARRAY(...)) LIMIT k" in grouped, "the metric of an index that names none"
 
 
 @pytest.mark.parametrize("indexed", [False, True])
