@@ -98,7 +98,7 @@ def test_a_refresh_says_all_that_its_report_counts() -> None:
         "recall@10": "0.9600 (0.936 to 0.975); recall@100 0.9300; 75% of the rows measured here, 25% of the rows in "
         "shards unchanged since they were measured",
         "bytes": "3.0 MiB, 1.0 MiB newly written, 2.0 MiB shared with other versions",
-        "time": "20.6 min (read 0.05 s); 16.7 min expected",
+        "time": "20.6 min (read 0.05 s); 16.7 min expected (default rates, 2 threads)",
         "version": "9",
         "file": "s3://lake/e.puffin",
     }

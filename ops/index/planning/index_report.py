@@ -233,6 +233,9 @@ class IndexReport(Presentation):
         shards["kept"] = self.shards_copied
         written = f"{readable_bytes(self.bytes_written)} newly written" if self.bytes_written else ""
         shared = f"{readable_bytes(self.bytes_shared)} shared with other versions" if self.bytes_shared else ""
+        expected = ""
+        if self.estimate is not None:
+            expected = f"; {readable_seconds(self.estimate.seconds)} expected ({self.estimate.rates})"
         fields = {
             "action": f"{self.action}: {self.reason}",
             "rows": ", ".join(filter(None, (live, counted(changes | others)))),
@@ -241,9 +244,7 @@ class IndexReport(Presentation):
             "recall@10": self._recall_in_words(),
             "self-search": self.self_search.summary if self.self_search else "",
             "bytes": ", ".join(filter(None, (readable_bytes(self.bytes_total), written, shared))),
-            "time": readable_seconds(self.seconds)
-            + (f" ({stages})" if stages else "")
-            + (f"; {readable_seconds(self.estimate.seconds)} expected" if self.estimate else ""),
+            "time": readable_seconds(self.seconds) + (f" ({stages})" if stages else "") + expected,
             "version": str(self.index_snapshot_id),
             "file": self.puffin_path or "",
         }

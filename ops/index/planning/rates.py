@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.binding.measurements import EARLIER_VERSIONS, Measurement, measured_versions, source_in_words
 from icepuffin.ops.index.planning.version_plan import VersionPlan
+from icepuffin.ops.messages import plural
 from icepuffin.ops.model import Action, How
 from icepuffin.ops.recall.shard_recall import mean_recall
 from icepuffin.ops.tasks.task_runner import RunContext, TaskRunner
@@ -114,7 +115,8 @@ def predicted_seconds(run: RunContext, plan: VersionPlan, amounts: Amounts) -> t
     by_same_action = [factor for action, factor in corrections if action == plan.action]
     chosen = (by_same_action or [factor for _, factor in corrections])[-EARLIER_VERSIONS:]
     if not chosen:
-        return expected, f"default rates, {run.runner.task_threads} threads"
+        threads = plural(run.runner.task_threads, "thread")
+        return expected, f"default rates, {threads}; the first run on a machine compiles kernels, too"
     how_measured = f"{plan.action} like this one" if by_same_action else "made another way"
     source = f"measured on {source_in_words('version', len(chosen))}, {how_measured}"
     return expected * statistics.median(chosen), source
