@@ -1,11 +1,8 @@
 """An overview of an index: its shards, its coverage, the cost of recall. Reads no shard."""
 
-import statistics
-import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 
@@ -19,9 +16,6 @@ from icepuffin.ops.recall.curves import MEASURED_K, Reach, Width
 from icepuffin.ops.search.tuning import RecallModel
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import head_of, resolve_snapshot, table_name
-
-if TYPE_CHECKING:
-    from icepuffin.ops.search.reader import IndexReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,17 +214,3 @@ def _packs(table: Table, opened: OpenVersion) -> tuple[PackState, ...]:
         PackState(pack.path, pack.size, used_bytes.get(number, 0), names[pack.holder_id])
         for number, pack in enumerate(opened.bound.packs, 1)
     )
-
-
-def time_widths(reader: "IndexReader", curve: Sequence[Width], *, queries: int = 40) -> tuple[float, ...]:
-    """Median milliseconds of a query at each width, in this process: rows of the table, one query at a time."""
-    vectors = reader.sample_vectors(queries)
-    medians = []
-    for point in curve:
-        times = []
-        for query in vectors:
-            begun = time.perf_counter()
-            reader.search(query, MEASURED_K, search_list=point.search_list, oversample=point.oversample, columns=[])
-            times.append((time.perf_counter() - begun) * 1000)
-        medians.append(statistics.median(times))
-    return tuple(medians)

@@ -6,7 +6,6 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from typing import NoReturn, cast
 
-import numpy as np
 import numpy.typing as npt
 from pyiceberg.expressions import BooleanExpression
 
@@ -401,14 +400,6 @@ class IndexReader(Presentation):
         (0, 'open the reader with recall_sample, such as 0.01, to measure that share of its queries')
         """
         return self._pipeline.live_recall()
-
-    def sample_vectors(self, count: int) -> npt.NDArray[np.float32]:
-        """f32[n, D], n <= count: vectors of rows of the snapshot, prepared for the metric; for trying things out.
-
-        Raises RestrictedTableError.
-        """
-        self._require_unrestricted("sample_vectors reads any rows")
-        return self._vectors.sample(count)
 
     def recall_trial(self) -> RecallTrial:
         """What measures the recall of the version that answers. Raises QueryError where no graph is searched,

@@ -1,7 +1,6 @@
 """`icepuffin index create | list | show | verify | export | drop`."""
 
 import dataclasses
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -176,8 +175,7 @@ def list_command(context: TableContext) -> None:
 @metadata_command
 @index_name("The same as INDEX. [default: the table's only index]")
 @click.option("--snapshot", help="Snapshot id, tag, branch or time. [default: that of the version at the index tag]")
-@click.option("--measure", is_flag=True, help="Time each width of the curve on this machine: loads the index.")
-def show_command(context: TableContext, /, index: str | None, *, snapshot: str | None, measure: bool) -> None:
+def show_command(context: TableContext, /, index: str | None, *, snapshot: str | None) -> None:
     """Show an index: how it is, one of its versions, its definition.
 
     Of the version: the shards, what it covers, and recall over cost, by rows and as `icepuffin tune` measured it. It is
@@ -191,41 +189,18 @@ def show_command(context: TableContext, /, index: str | None, *, snapshot: str |
       icepuffin index show demo.packages embedding
       icepuffin index show demo.packages --snapshot 6170229538723520381
     """
-    description, milliseconds = _describe(context, index, snapshot, measure=measure)
-    if context.as_json:
-        print_json(_document(description, milliseconds))
-    else:
-        _show(context, description, milliseconds)
-
-
-def _describe(
-    context: TableContext, name: str | None, snapshot: str | None, *, measure: bool
-) -> "tuple[IndexDescription, Sequence[float] | None]":
-    """(the index and its version, the time of a search at each width of the curve; None where it is not measured).
-
-    Raises ClickException where a version must be read and there is none that can be.
-    """
     from icepuffin.assets.report.table_report import describe_index
 
-    definition = context.index(name)
+    definition = context.index(index)
     version = None if snapshot is None else _version_of(context, definition, snapshot)
     description = describe_index(context.table, definition, context.storage, context.spec.first_ref, version)
-    if not measure:
-        return description, None
-    if description.overview is None:
-        missing = (
-            f"there is no version at {definition.tag}; name --snapshot, or make it: icepuffin refresh {context.name}"
-        )
-        raise click.ClickException(f"{context.name}: {'; '.join(description.warnings) or missing}")
-    from icepuffin.ops.search import open_index
-    from icepuffin.ops.search.overview import time_widths
-
-    shown = description.overview
-    reader = open_index(context.table, definition, snapshot=shown.index_snapshot_id, storage=context.storage)
-    return description, time_widths(reader, shown.curve)
+    if context.as_json:
+        print_json(_document(description))
+    else:
+        _show(context, description)
 
 
-def _document(description: "IndexDescription", milliseconds: Sequence[float] | None) -> dict[str, object]:
+def _document(description: "IndexDescription") -> dict[str, object]:
     return {
         "definition": dataclasses.asdict(description.definition),
         "versions": [
@@ -239,14 +214,13 @@ def _document(description: "IndexDescription", milliseconds: Sequence[float] | N
             }
             for version in description.versions
         ],
-        "milliseconds": milliseconds,
         "tuning": description.tuning.document() if description.tuning else None,
         "warnings": description.warnings,
         **({} if description.overview is None else report_document(description.overview)),
     }
 
 
-def _show(context: TableContext, description: "IndexDescription", milliseconds: Sequence[float] | None) -> None:
+def _show(context: TableContext, description: "IndexDescription") -> None:
     from icepuffin.ops.index.upkeep.freshness import missing_ref
     from icepuffin.ops.recall.measured_points import front
     from icepuffin.orchestration.cli.index_view import draw, points_grid, summary
@@ -259,7 +233,7 @@ def _show(context: TableContext, description: "IndexDescription", milliseconds: 
     print_fields(console, fields | (summary(console, description.overview) if description.overview else {}))
     print_warnings(console, description.warnings)
     if description.overview is not None:
-        draw(console, description.overview, milliseconds)
+        draw(console, description.overview)
     if description.tuning is not None:
         print_lines(console, f"target_recall is chosen by {description.tuning.origin}")
         for k in sorted({point.k for point in description.tuning.points}):

@@ -39,13 +39,13 @@ class Marks:
         return self.eighths[8] * (eighths // 8) + self.eighths[eighths % 8].strip()
 
 
-def draw(console: "Console", overview: "Overview", milliseconds: Sequence[float] | None) -> None:
-    """Draw shards, coverage, and the curve of recall over cost; with the times that were measured here, if any."""
+def draw(console: "Console", overview: "Overview") -> None:
+    """Draw shards, and the curves of recall over cost."""
     marks = Marks.from_console(console)
     for part in (
         _shards(overview, marks),
-        _curve(overview.curve, milliseconds, marks),
-        _curve(overview.wide_curve, None, marks),
+        _curve(overview.curve, marks),
+        _curve(overview.wide_curve, marks),
         _routing(overview, marks),
     ):
         if part is not None:
@@ -125,18 +125,17 @@ def _coverage(overview: "Overview", marks: Marks) -> str:
     )
 
 
-def _curve(points: "Sequence[Width]", milliseconds: Sequence[float] | None, marks: Marks) -> Grid | None:
+def _curve(points: "Sequence[Width]", marks: Marks) -> Grid | None:
     if not points:
         return None
     recall = f"recall@{points[0].k}"
     floor = min(0.9, *(point.recall for point in points))
     rows = []
-    for number, point in enumerate(points):
-        time = (f"{milliseconds[number]:.2f}",) if milliseconds else ()
+    for point in points:
         bar = marks.bar((point.recall - floor) / (1 - floor) if floor < 1 else 1.0)
-        rows.append((point.search_list, point.oversample, f"{point.distances:,.0f}", *time, f"{point.recall:.4f}", bar))
+        rows.append((point.search_list, point.oversample, f"{point.distances:,.0f}", f"{point.recall:.4f}", bar))
     title = f"{recall} by the width of the search, measured when shards were built; bars from {floor:.2f} to 1"
-    return Grid(title, rows, ("L", "oversample", "distances", *(("ms here",) if milliseconds else ()), recall, ""))
+    return Grid(title, rows, ("L", "oversample", "distances", recall, ""))
 
 
 def _routing(overview: "Overview", marks: Marks) -> Grid | None:

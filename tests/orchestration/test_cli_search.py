@@ -141,8 +141,8 @@ def test_an_index_is_drawn(run: Run) -> None:
         for part in ("state  ", "recall@10  ", "takes  ", "shards of", "max_degree", "index_snapshot_id")
     ]
     assert order == sorted(order), "what is of interest comes first, ids last"
-    document = json.loads(run("index", "show", "demo.packages", "--measure", "--json"))
-    assert len(document["milliseconds"]) == len(document["curve"]) > 3
+    document = json.loads(run("index", "show", "demo.packages", "--json"))
+    assert len(document["curve"]) > 3
     assert document["rows_covered"] == document["rows"] == 120
 
 

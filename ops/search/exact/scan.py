@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
-from icepuffin.ann_kernels.arrays import F32, F64, I64
+from icepuffin.ann_kernels.arrays import F64, I64
 from icepuffin.ann_kernels.distances.top_k import ExactTopK
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.filters.matches import Matches
@@ -150,15 +150,6 @@ class VectorSource:
         if matches is None and deleted is None:
             return deleted_of_scanned(lambda path: open_storage(path, self.storage), live)
         return ((file, None if deleted is None else deleted.get(file.path)) for file in live)
-
-    def sample(self, count: int) -> F32:
-        """f32[n, D], n <= count: vectors of the first live rows, to measure with."""
-        parts = [np.empty((0, self.dims or 0), np.float32)]
-        for rows in self.rows(self.live.numbers, self.dims, None):
-            parts.append(rows.vectors[: count - sum(map(len, parts))].astype(np.float32))
-            if sum(map(len, parts)) == count:
-                break
-        return np.concatenate(parts)
 
     def _prepared(
         self, positions: I64, column: pa.Array, dims: int | None, file: LiveFile, skipped: SkippedRows | None

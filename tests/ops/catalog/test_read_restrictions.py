@@ -104,7 +104,6 @@ def refused() -> Any:
 ENTRIES: dict[str, Callable[[Table], object]] = {
     "join": lambda table: opened(table).search_job(),
     "request of a join": lambda table: opened(table).search_request(1, SearchOptions(), None),
-    "sample": lambda table: opened(table).sample_vectors(1),
     "trial": lambda table: opened(table).recall_trial(),
     "live recall": lambda table: icepuffin.open_index(table, DEFINITION, recall_sample=0.5),
     "tasks": lambda table: icepuffin.open_index(table, DEFINITION, runner=LocalRunner(1)),

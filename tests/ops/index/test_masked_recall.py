@@ -116,7 +116,7 @@ def test_shards_over_the_budget_are_measured_by_a_later_refresh_and_are_said_to_
     assert view is not None
     assert {shard.shard for shard in view.shards if shard.changed} == {shard.number for shard in outdated}
     console = Console(record=True, width=200, file=io.StringIO())
-    draw(console, view, None)
+    draw(console, view)
     text = console.export_text()
     assert all(f"{shard.recall:.4f}* " in text for shard in outdated)
     assert "* before it lost rows" in " ".join(text.split())

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +12,9 @@ from icepuffin.ops.binding.expiration import expire_derived
 from icepuffin.ops.index import create_index, materialize_index
 from icepuffin.ops.index.upkeep.recall_history import recall_history
 from icepuffin.ops.index.versions.version_reader import open_version
-from icepuffin.ops.recall.curves import Width
 from icepuffin.ops.search import open_index
-from icepuffin.ops.search import overview as overviews
 from icepuffin.ops.search.indexed.version_search import ShardWork
-from icepuffin.ops.search.overview import overview, time_widths
+from icepuffin.ops.search.overview import overview
 from icepuffin.ops.search.result import explain
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.storage import open_storage
@@ -117,13 +113,6 @@ def test_the_version_at_the_tag_is_shown_whichever_was_made_last(table: Table) -
 
 def test_an_index_without_a_version_has_no_overview(table: Table) -> None:
     assert overview(table, replace(DEFINITION, name="other"), STORAGE) is None
-
-
-def test_the_time_of_a_width_is_the_median_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 0.002, 1.0, 1.5, 2.0, 2.004])
-    monkeypatch.setattr(overviews, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    reader: Any = SimpleNamespace(sample_vectors=queries, search=lambda *_, **__: None)
-    assert time_widths(reader, [Width(16, 1, 0.9, 100.0)], queries=3) == (pytest.approx(4.0),)
 
 
 @pytest.mark.parametrize("vectors", ["f32", "rq4", "rq5", "none"])
