@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icepuffin.ops.messages import plural
 from icepuffin.ops.presentation import Grid
 from icepuffin.orchestration.cli.output import (
     confirm,
@@ -223,17 +222,20 @@ def _document(description: "IndexDescription") -> dict[str, object]:
 def _show(context: TableContext, description: "IndexDescription") -> None:
     from icepuffin.ops.index.upkeep.freshness import missing_ref
     from icepuffin.ops.recall.measured_points import front
+    from icepuffin.ops.recall.shard_recall import mean_recall
     from icepuffin.orchestration.cli.index_view import draw, points_grid, summary
 
-    console, definition = context.console, description.definition
-    behind = missing_ref(context.table, context.spec.first_ref) or description.lag.in_words
-    state = f"{plural(len(description.versions), 'version')}; {behind}"
-    how = f"{definition.metric}, {definition.method}"
-    fields = {"index": f"{definition.name} on {context.name}({definition.column}): {how}", "state": state}
-    print_fields(console, fields | (summary(console, description.overview) if description.overview else {}))
+    console, definition, shown = context.console, description.definition, description.overview
+    state = missing_ref(context.table, context.spec.first_ref) or description.lag.in_words
+    if shown is not None:
+        recall = mean_recall((shard.recall, shard.live) for shard in shown.shards)
+        state += "; answers are exact" if recall is None else f"; recall@10 {recall:.4f}"
+    print_lines(console, f"index {definition.name} on {context.name}({definition.column}): {state}", style="bold")
+    fields = {"versions": f"{len(description.versions):,}", "searched": f"{definition.metric}, {definition.method}"}
+    print_fields(console, fields | (summary(console, shown) if shown else {}))
     print_warnings(console, description.warnings)
-    if description.overview is not None:
-        draw(console, description.overview)
+    if shown is not None:
+        draw(console, shown)
     if description.tuning is not None:
         print_lines(console, f"target_recall is chosen by {description.tuning.origin}")
         for k in sorted({point.k for point in description.tuning.points}):

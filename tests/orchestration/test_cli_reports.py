@@ -323,19 +323,12 @@ OVERVIEW = Overview(
     routing=(),
     file_bytes=2 * MIB,
 )
-BLOCKS = index_view.Marks(" ▏▎▍▌▋▊▉█", "░")
-
-
-def test_a_bar_has_as_many_eighths_as_its_share_and_never_more_than_all() -> None:
-    shares = (-1.0, 0.0, 1 / 240, 0.5, 29.5 / 30, 1.0, 2.0)
-    bars = [BLOCKS.bar(share) for share in shares]
-    assert bars == ["", "", "▏", "█" * 15, "█" * 29 + "▌", "█" * 30, "█" * 30]
 
 
 def test_an_index_is_shown_with_the_bytes_that_it_shares_and_those_that_it_does_not() -> None:
     assert index_view._storage(OVERVIEW) == "2.0 MiB by itself"
     moved = replace(OVERVIEW, shards=(replace(SHARD, addresses_bytes=MIB // 2),))
-    assert index_view._storage(moved) == "2.0 MiB by itself (0.5 for new addresses)"
+    assert index_view._storage(moved) == "2.0 MiB by itself (512.0 KiB for new addresses)"
     packs = (PackState("own", MIB, 0, 1), PackState("shared", 3 * MIB, 0, 2), PackState("shared, too", MIB, 0, 3))
     shared = index_view._storage(replace(OVERVIEW, packs=packs))
     assert shared == "3.0 MiB by itself, and 4.0 MiB in 2 packs that other versions use, too"
@@ -344,14 +337,14 @@ def test_an_index_is_shown_with_the_bytes_that_it_shares_and_those_that_it_does_
     assert index_view._included(OVERVIEW) == ""
     columns = (IncludedState("name", MIB, 3, 0), IncludedState("tags", MIB // 2, 3, 1))
     stored = index_view._included(replace(OVERVIEW, included=columns))
-    assert stored.startswith("name 1.0 MiB, tags 0.5 MiB (1 of 3 files left out): rows of answers")
+    assert stored.startswith("name 1.0 MiB, tags 512.0 KiB (1 of 3 files left out): rows of answers")
 
 
 def test_an_index_is_shown_with_what_it_covers_of_the_head() -> None:
-    covers = index_view._coverage(OVERVIEW, BLOCKS)
+    covers = index_view._coverage(OVERVIEW, "█", "░")
     assert covers.startswith(f"50.0% {'█' * 15}{'░' * 15} 100 of 200 rows in files of the head")
     assert "the head is" not in covers
-    behind = index_view._coverage(replace(OVERVIEW, head_snapshot_id=SnapshotId(7)), BLOCKS)
+    behind = index_view._coverage(replace(OVERVIEW, head_snapshot_id=SnapshotId(7)), "█", "░")
     assert behind.rstrip().endswith("; the head is snapshot 7")
 
 
@@ -360,7 +353,7 @@ def test_the_shards_of_an_index_are_shown_with_what_marks_them() -> None:
     shown = printed(index_view.draw, replace(OVERVIEW, shards=(SHARD, later)))
     assert "* before it lost rows" in words(shown)
     first, second = (next(line for line in shown if line.split()[:1] == [number]) for number in "01")
-    assert first.split() == ["0", "40", "30", "25.0%", "0.9500", "2", "█" * 22 + "▌" + "░" * 8]
+    assert first.split() == ["0", "40", "30", "25.0%", "0.9500", "2", "█" * 22 + "░" * 8]
     assert "0.9500*" in second
     assert second.rstrip().endswith("later rows, always probed")
     assert "* before" not in words(printed(index_view.draw, OVERVIEW))
@@ -368,7 +361,7 @@ def test_the_shards_of_an_index_are_shown_with_what_marks_them() -> None:
 
 @pytest.mark.parametrize(
     ("recalls", "floor", "bars"),
-    [((0.95, 0.99), "0.90", ["█" * 15, "█" * 27]), ((0.8, 0.99), "0.80", ["0.8000", "█" * 28 + "▌"])],
+    [((0.95, 0.99), "0.90", ["█" * 15, "█" * 27]), ((0.8, 0.99), "0.80", ["0.8000", "█" * 28])],
 )
 def test_a_curve_is_drawn_from_its_lowest_recall_on(recalls: tuple[float, float], floor: str, bars: list[str]) -> None:
     points = [Width(20 * number, 1, recall, 1_000.0 * number) for number, recall in enumerate(recalls, 1)]

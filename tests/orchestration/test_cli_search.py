@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -136,11 +137,10 @@ def test_an_index_is_drawn(run: Run) -> None:
     shown = run("index", "show", "demo.packages")
     for part in ("covers  100.0%", "tombstones", "recall@10 by the width", "█"):
         assert part in shown
-    order = [
-        shown.index(part)
-        for part in ("state  ", "recall@10  ", "takes  ", "shards of", "max_degree", "index_snapshot_id")
-    ]
+    order = [shown.index(part) for part in ("tombstones  ", "takes  ", "shards of", "max_degree", "index_snapshot_id")]
     assert order == sorted(order), "what is of interest comes first, ids last"
+    first = shown.partition("\n")[0]
+    assert re.fullmatch(r"index embedding on demo\.packages\(embedding\): up to date; recall@10 [01]\.\d{4}", first)
     document = json.loads(run("index", "show", "demo.packages", "--json"))
     assert len(document["curve"]) > 3
     assert document["rows_covered"] == document["rows"] == 120

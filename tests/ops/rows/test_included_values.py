@@ -24,6 +24,7 @@ from icepuffin.ops.index.files import unread_columns
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.index.versions.version_reader import open_version, place_of, read_included_blob
+from icepuffin.ops.messages import readable_bytes
 from icepuffin.ops.model import Action, FileNumber
 from icepuffin.ops.rows import included_columns as layout
 from icepuffin.ops.rows import included_values
@@ -181,7 +182,7 @@ def test_an_overview_shows_what_is_stored(table: Table) -> None:
     sizes = {field_id: sum(entry.length for entry in parts_of(table, field_id)) for field_id in (2, 1)}
     assert view.included == (IncludedState("name", sizes[2], 2, 0), IncludedState("id", sizes[1], 2, 0))
     shown = summary(Console(), replace(view, included=(replace(view.included[0], files_left_out=1),)))
-    assert shown["stores"].startswith("name 0.0 MiB (1 of 2 files left out): rows of answers have these")
+    assert shown["stores"].startswith(f"name {readable_bytes(sizes[2])} (1 of 2 files left out): rows of answers have these")
 
 
 def test_equal_work_makes_equal_bytes_however_it_is_split(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
