@@ -33,7 +33,8 @@ font-size:1.1rem;font-weight:600}
 .tiles dd{font-size:1.35rem;font-weight:600;line-height:1.3}small{display:block;font-weight:400}
 .facts{display:flex;flex-wrap:wrap;gap:4px 22px;margin-bottom:12px}.facts div{display:flex;gap:6px;align-items:baseline}
 .parts div{display:flex;justify-content:space-between;gap:12px}
-.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,360px),1fr));gap:12px;margin:12px 0}
+.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,360px),1fr));gap:12px;margin:12px 0;
+align-items:start}
 figure svg{display:block;width:100%;max-width:440px;height:auto;margin:auto}
 figure .strip{max-width:none;height:22px;margin:2px 0 8px}
 ul{display:grid;gap:10px;padding:0;list-style:none}
