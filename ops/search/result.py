@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
+_WRAPPED = TextWrapper(100, subsequent_indent=" " * 11, break_long_words=False, break_on_hyphens=False)
 _SHOWN_SHARDS = 8
 """Shards that an explanation names, so that it fits on one screen"""
 
@@ -257,8 +259,11 @@ class SearchResult(Presentation):
         yield row_grid(self, "", SHOWN_ROWS)
 
     def explain(self) -> str:
-        """How this answer came about, as text: path, search parameters, shards, stages, bytes."""
-        return "\n".join(f"{name:<10} {text}" for name, text in explain(self))
+        """How this answer came about, as text: path, search parameters, shards, stages, bytes. A line has at most 100
+        letters, but where a word is longer.
+        """
+        lines = (f"{name:<10} {text}" for name, text in explain(self))
+        return "\n".join(map(_WRAPPED.fill, lines))
 
 
 def row_grid(result: SearchResult, title: str, limit: int | None = None) -> Grid:

@@ -322,8 +322,11 @@ class SqlSession:
         if not isinstance(statement, Nearest):
             return SqlResult(*message_of(str(type(statement).__doc__)), is_text=True)
         if explained.analyze:
+            from icepuffin.ops.search.result import explain  # noqa: PLC0415  kernels, as above
+
             answer = self._search(statement)
-            lines = [answer.how, *([] if answer.search is None else answer.search.explain().splitlines())]
+            parts = [] if answer.search is None else explain(answer.search)
+            lines = [answer.how, *(f"{part:<10} {text}" for part, text in parts)]
             return SqlResult(pa.table({"plan": lines}), answer.how, answer.search, is_text=True)
         try:
             table, storage = self._open(statement.table)

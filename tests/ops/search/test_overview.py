@@ -170,7 +170,12 @@ def test_an_explanation_fits_on_one_screen_however_many_shards_were_searched(tab
     result = open_index(table, DEFINITION, storage=STORAGE).search(queries(2), where="id >= 0", search_list=50)
     work = tuple(ShardWork(number, 1_000, 2, 10 + number, 100 + number % 60) for number in range(64))
     many = replace(result, profile=replace(result.profile, work=work))
-    assert len(many.explain().splitlines()) <= 24
+    lines = many.explain().splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 100
+    long = replace(many, warnings=("a word, and another " * 20,)).explain()
+    assert len(long.splitlines()) > len(lines), "a notebook does not scroll sideways"
+    assert " ".join(long.split()).endswith("a word, and another")
     parts = dict(explain(many))
     assert [name for name in parts if name.startswith("shard ")] == [f"shard {number}" for number in range(52, 60)]
     left_out = [shard for shard in work if not 52 <= shard.shard_id < 60]

@@ -44,6 +44,7 @@ from icepuffin.ops.filters.policy_expression import policy_expression
 from icepuffin.ops.filters.predicate import RowPredicate
 from icepuffin.ops.rows.datafile import arrow_schema
 from icepuffin.ops.search.errors import IndexUnavailableError
+from icepuffin.ops.search.result import explain
 from icepuffin.ops.search.target import Restriction
 from tests.conftest import STORAGE, queries, vectors_of
 from tests.draws import draws
@@ -355,7 +356,7 @@ def told(reader: icepuffin.IndexReader) -> list[Any]:
         reader.within(queries(2), 4.0),
     ]
     for result in results:
-        lines = [line for line in result.explain().splitlines() if not line.startswith(("answer", "version", "total"))]
+        lines = [f"{part} {text}" for part, text in explain(result) if part not in {"answer", "version", "total"}]
         facts += [str(result.rows.to_pylist()), nameless([*result.warnings, *lines]), result.opening, result.coverage]
         facts.append(replace(result.profile, milliseconds={}, why=""))
     return facts
@@ -602,6 +603,6 @@ def test_an_answer_says_that_it_is_restricted(small: Answers) -> None:
     small.restrictions = {**ONLY_A, **NO_DAYS}
     reader = opened(plain_catalog().load_table("db.t"))
     result = reader.search(queries(1), 3, where="id > 3")
-    assert "the catalog filters its rows and masks some of its columns" in result.explain()
+    assert "the catalog filters its rows and masks some of its columns" in dict(explain(result))["answer"]
     assert result.profile.matching_rows == small.table.scan("section = 'a' and id > 3").to_arrow().num_rows
     assert "the rows that the catalog allows" in repr(reader)
