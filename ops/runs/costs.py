@@ -1,31 +1,13 @@
 """What runs cost in money, by the prices that the settings name."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from icepuffin.ops.index.planning.index_report import Estimate, IndexReport
+    from icepuffin.ops.theta.theta_report import ThetaEstimate, ThetaReport
 
 _GIB = 1 << 30
-
-
-class RunEstimate(Protocol):
-    """Expected time and traffic of a run, on an index or on sketches."""
-
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def bytes_read(self) -> int: ...
-    @property
-    def bytes_written(self) -> int: ...
-
-
-class RunReport(Protocol):
-    """Time and traffic of a finished run, with its estimate where there was one."""
-
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def bytes_written(self) -> int: ...
-    @property
-    def estimate(self) -> RunEstimate | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +27,12 @@ class CostModel:
         traffic = self.written_gib * bytes_written + self.read_gib * bytes_read
         return self.compute_hour * seconds / 3600 + traffic / _GIB
 
-    def report_costs(self, report: RunReport) -> dict[str, float]:
+    def report_costs(self, report: "IndexReport | ThetaReport") -> dict[str, float]:
         """`cost/<currency>` of a run, with the estimated bytes read: executors do not count what they read."""
         bytes_read = report.estimate.bytes_read if report.estimate else 0
         cost = self.cost(seconds=report.seconds, bytes_read=bytes_read, bytes_written=report.bytes_written)
         return {f"cost/{self.currency}": cost}
 
-    def estimate_cost(self, estimate: RunEstimate) -> float:
+    def estimate_cost(self, estimate: "Estimate | ThetaEstimate") -> float:
         """Cost of a run that has not begun."""
         return self.cost(seconds=estimate.seconds, bytes_read=estimate.bytes_read, bytes_written=estimate.bytes_written)

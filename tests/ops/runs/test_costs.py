@@ -1,31 +1,17 @@
 """Costs of runs by the prices of the settings."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import pytest
 
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.runs.costs import CostModel
+from icepuffin.ops.theta.theta_report import ThetaEstimate, ThetaOutcome, ThetaReport
 
 GIB = 1 << 30
 MODEL = CostModel("EUR", compute_hour=6.0, written_gib=0.5, read_gib=0.25)
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What a run was expected to take."""
-
-    seconds: float = 1_800.0
-    bytes_read: int = 8 * GIB
-    bytes_written: int = 4 * GIB
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a run took."""
-
-    seconds: float = 600.0
-    bytes_written: int = 2 * GIB
-    estimate: Estimate | None = None
+ESTIMATE = ThetaEstimate(ThetaOutcome.WRITTEN, bytes_read=8 * GIB, bytes_written=4 * GIB, seconds=1_800.0)
+REPORT = ThetaReport("t", SnapshotId(1), None, {}, True, 1, 0, 2 * GIB, 600.0, ThetaOutcome.WRITTEN)
 
 
 def test_hours_and_gibibytes_have_their_prices() -> None:
@@ -37,5 +23,5 @@ def test_hours_and_gibibytes_have_their_prices() -> None:
 
 def test_the_cost_of_a_run_counts_the_bytes_that_it_was_expected_to_read() -> None:
     """Executors do not count what they read."""
-    assert MODEL.report_costs(Report()) == {"cost/EUR": pytest.approx(1 + 1)}
-    assert MODEL.report_costs(Report(estimate=Estimate())) == {"cost/EUR": pytest.approx(1 + 1 + 2)}
+    assert MODEL.report_costs(REPORT) == {"cost/EUR": pytest.approx(1 + 1)}
+    assert MODEL.report_costs(replace(REPORT, estimate=ESTIMATE)) == {"cost/EUR": pytest.approx(1 + 1 + 2)}
