@@ -10,15 +10,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.table import Table
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Column
-from rich.table import Table as Grid
 
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.messages import readable_bytes, readable_seconds
 from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.presentation import Grid
 from icepuffin.ops.search import exact_search, open_index
 from icepuffin.ops.theta.ndv import read_ndv
+from icepuffin.orchestration.cli.output import print_grid
 from icepuffin.orchestration.demo.history import IDENTIFIER
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.settings import Settings
@@ -104,32 +104,25 @@ def _ids_by_query(rows: pa.Table) -> dict[int, set[int]]:
 
 def print_report(lines: list[SnapshotLine], console: Console) -> None:
     """Three tables that fit 80 columns: each snapshot, what its index cost, its NDVs beside the exact counts."""
-    console.print("\n[bold]Each snapshot[/]: recall@10 of 200 held-out queries, beside exact search")
-    grid = _grid("change", "snapshot", "files", "rows", "recall@10", "s")
-    for number, line in enumerate(lines, start=1):
-        counts = (f"{line.files}", f"{line.rows:,}", f"{line.recall:.4f}", f"{line.index['seconds']:.1f}")
-        grid.add_row(str(number), line.what, str(line.snapshot_id), *counts)
-    console.print(grid)
-    console.print(
-        "\n[bold]What its index took[/]: rows and tombstones in the graphs, KiB of the file and newly written"
-    )
-    grid = _grid("action", "inserted", "moved", "tombstones", "shards rebuilt", "KiB", "written")
-    for number, line in enumerate(lines, start=1):
-        values = line.index
-        counts = ("inserted", "remapped", "tombstones", "shards_rebuilt")
-        sizes = tuple(f"{values[key] / 1024:,.0f}" for key in ("bytes_total", "bytes_written"))
-        grid.add_row(str(number), str(values["action"]), *(f"{values[key]:,}" for key in counts), *sizes)
-    console.print(grid)
-    console.print("\n[bold]Distinct values[/]: theta sketch / exact count")
+    rows = [
+        (line.snapshot_id, line.what, line.files, f"{line.rows:,}", f"{line.recall:.4f}",
+         readable_seconds(line.index["seconds"]))
+        for line in lines
+    ]  # fmt: skip
+    title = "Each snapshot: recall@10 of 200 held-out queries, beside exact search"
+    print_grid(console, Grid(title, rows, ("snapshot", "change", "files", "rows", "recall@10", "time")))
+    counts = ("inserted", "remapped", "tombstones", "shards_rebuilt")
+    took = [
+        (line.index["action"], *(f"{line.index[key]:,}" for key in counts),
+         *(readable_bytes(line.index[key]) for key in ("bytes_total", "bytes_written")))
+        for line in lines
+    ]  # fmt: skip
+    title = "What its index took: rows, tombstones and shards, bytes of the file"
+    print_grid(console, Grid(title, took, ("action", "inserted", "moved", "tombstones", "rebuilt", "bytes", "written")))
     columns = list(lines[-1].ndv) if lines else []
-    grid = _grid(*columns, "s")
-    for number, line in enumerate(lines, start=1):
-        ndvs = [f"{sketched:,} / {exact:,}" for sketched, exact in (line.ndv[column] for column in columns)]
-        grid.add_row(str(number), *ndvs, f"{line.sketch_seconds:.1f}")
-    console.print(grid)
-
-
-def _grid(*heads: str) -> Grid:
-    words = {"change", "action", "snapshot"}
-    columns = [Column(head, justify="left" if head in words else "right", no_wrap=head == "snapshot") for head in heads]
-    return Grid("", *columns, box=SIMPLE_HEAD, pad_edge=False)
+    distinct = [
+        (*(f"{sketched:,} / {exact:,}" for sketched, exact in (line.ndv[column] for column in columns)),
+         readable_seconds(line.sketch_seconds))
+        for line in lines
+    ]  # fmt: skip
+    print_grid(console, Grid("Distinct values: theta sketch / exact count", distinct, (*columns, "time")))

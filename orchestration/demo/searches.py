@@ -1,16 +1,16 @@
 """The searches of the demo: packages like a well-known one, in the newest snapshot and in an older one."""
 
+import pyarrow.compute as pc
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table as Grid
-from rich.text import Text
 
 from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.presentation import Grid
 from icepuffin.ops.resources import Catalogs
 from icepuffin.ops.rows.vector_column import exact_vectors
-from icepuffin.ops.search import SearchResult, open_index
+from icepuffin.ops.search import open_index
+from icepuffin.orchestration.cli.output import print_grid
 from icepuffin.orchestration.demo.demo_report import INDEX, SnapshotLine
 from icepuffin.orchestration.demo.history import IDENTIFIER
 from icepuffin.orchestration.settings import Settings
@@ -51,16 +51,8 @@ def _search(
     vector = exact_vectors(row["embedding"])
     reader = open_index(table, INDEX, snapshot=snapshot_id)
     result = reader.search(vector[:1], _SHOWN + 1, columns=["name", "section", "description"])
-    console.print(f"\n[bold]Packages like {name}[/] at {where} ({result.coverage})", highlight=False)
-    console.print(_grid(result, name))
-
-
-def _grid(result: SearchResult, name: str) -> Grid:
-    grid = Grid("distance", "name", "section", "description", box=SIMPLE_HEAD, pad_edge=False)
-    answers = [row for row in result.rows.to_pylist() if row["name"] != name]
-    for row in answers[:_SHOWN]:
-        grid.add_row(f"{row['distance']:.3f}", *(Text(row[name]) for name in ("name", "section", "description")))
-    return grid
+    others = result.rows.filter(pc.not_equal(result.rows["name"], name)).drop_columns(["query", "rank"])
+    print_grid(console, Grid.of_rows(f"Packages like {name} at {where} ({result.coverage})", others.slice(0, _SHOWN)))
 
 
 def _name_of_a_game(table: Table, snapshot_id: SnapshotId) -> str:
