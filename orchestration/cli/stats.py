@@ -1,7 +1,6 @@
 """`icepuffin stats`."""
 
 import dataclasses
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -19,19 +18,6 @@ if TYPE_CHECKING:
     from icepuffin.ops.theta.theta_report import ThetaStatistics
 
 _NAME_WIDTH = 80
-
-
-@dataclass(frozen=True, slots=True)
-class IndexStatistics:
-    """How far one index is, and how good it is for live queries."""
-
-    state: "IndexState"
-    covers_snapshot: bool
-    """Whether the snapshot that was named has a version"""
-    live_recall: "ReportedRecall | None"
-    """Recall of the live queries of the newest version; None where none was reported"""
-    live_recall_why: str
-    """Error that kept the reports from being read; empty without one"""
 
 
 @click.command("stats")
@@ -53,7 +39,8 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
 
     snapshot_id = context.snapshot_id(snapshot)
     statistics = read_ndv(context.table, snapshot)
-    indexes = _index_statistics(context, snapshot_id)
+    states = context.index_states
+    live = {state.definition.name: _live_recall(context, state.definition.name) for state in states}
     if context.as_json:
         rows = snapshot_rows(context.table, snapshot_id)
         print_json(
@@ -63,22 +50,18 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
                 "snapshot_id": str(snapshot_id),
                 "records": rows,
                 **_statistics_document(statistics),
-                "indexes": {index.state.definition.name: _index_document(index) for index in indexes},
+                "indexes": {
+                    state.definition.name: _index_document(state, snapshot_id, *live[state.definition.name])
+                    for state in states
+                },
             }
         )
         return
     _show_statistics(context.console, context.name, statistics)
-    for index in indexes:
-        _show_index(context.console, index)
-    if any(index.state.lag is None for index in indexes):
+    for state in states:
+        _show_index(context.console, state, snapshot_id, *live[state.definition.name])
+    if any(state.lag is None for state in states):
         print_warnings(context.console, [missing_ref(context.table, context.spec.first_ref)])
-
-
-def _index_statistics(context: TableContext, snapshot_id: SnapshotId) -> list[IndexStatistics]:
-    return [
-        IndexStatistics(state, snapshot_id in state.versions, *_live_recall(context, state.definition.name))
-        for state in context.index_states
-    ]
 
 
 def _live_recall(context: TableContext, index: str) -> tuple["ReportedRecall | None", str]:
@@ -110,15 +93,16 @@ def _statistics_document(statistics: "ThetaStatistics") -> dict[str, object]:
     }
 
 
-def _index_document(index: IndexStatistics) -> dict[str, object]:
-    state = index.state
+def _index_document(
+    state: "IndexState", snapshot_id: SnapshotId, live: "ReportedRecall | None", why: str
+) -> dict[str, object]:
     return {
         "versions": len(state.versions),
-        "snapshots": [str(snapshot_id) for snapshot_id in state.versions],
-        "covers_snapshot": index.covers_snapshot,
+        "snapshots": [*map(str, state.versions)],
+        "covers_snapshot": snapshot_id in state.versions,
         "lag": dataclasses.asdict(state.lag) if state.lag else None,
-        "live_recall": report_document(index.live_recall) if index.live_recall else None,
-        "live_recall_why": index.live_recall_why,
+        "live_recall": report_document(live) if live else None,
+        "live_recall_why": why,
     }
 
 
@@ -133,16 +117,18 @@ def _show_statistics(console: "Console", table: str, statistics: "ThetaStatistic
     print_lines(console, *(f"not fresh: {reason}" for grid in reasons for (reason,) in grid.rows))
 
 
-def _show_index(console: "Console", index: IndexStatistics) -> None:
+def _show_index(
+    console: "Console", state: "IndexState", snapshot_id: SnapshotId, live: "ReportedRecall | None", why: str
+) -> None:
     from rich.text import Text
 
-    state, versions = index.state, plural(len(index.state.versions), "version")
-    covered = "has a version for this snapshot" if index.covers_snapshot else "has no version for this snapshot"
+    versions = plural(len(state.versions), "version")
+    covered = f"has {'a' if snapshot_id in state.versions else 'no'} version for this snapshot"
     lag = f"; {state.lag.in_words}" if state.lag is not None and state.lag.snapshots else ""
     console.print(Text.assemble("index ", (state.definition.name, "bold"), f": {versions}; it {covered}{lag}"))
-    if index.live_recall_why:
-        print_lines(console, f"  the recall of live queries cannot be read: {index.live_recall_why}")
-    if (live := index.live_recall) is not None and live.recall is not None:
+    if why:
+        print_lines(console, f"  the recall of live queries cannot be read: {why}")
+    if live is not None and live.recall is not None:
         queries, readers = f"{live.queries:,} measured", plural(live.readers, "reader")
         interval = f"{live.recall:.4f} ({live.low:.4f} to {live.high:.4f})"
         print_lines(console, f"  recall of live queries, newest version: {interval}; {queries}, by {readers}")
