@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from icepuffin.assets.newest_snapshots import SnapshotEntry
 from icepuffin.assets.report.markup import Child, Markup, element, joined
@@ -65,8 +66,8 @@ def _header(report: TableReport) -> Markup:
     newest = next((it for it in reversed(report.snapshots) if it.snapshot_id == report.head), None)
     age = f"newest {readable_seconds((report.made - newest.committed).total_seconds())} ago" if newest else "no head"
     tiles = [
-        ("rows", _count(newest.rows if newest else 0), "in the newest snapshot"),
-        ("snapshots", _count(report.snapshot_count), age),
+        ("rows", _number(newest.rows if newest else 0), "in the newest snapshot"),
+        ("snapshots", _number(report.snapshot_count), age),
         *(_recall_tile(index) for index in report.indexes),
         ("bytes of indexes", _bytes(report.index_bytes), "all versions, shared files once"),
     ]
@@ -131,7 +132,7 @@ def _time_line(report: TableReport) -> Markup | None:
     }
     for entry in reversed(entries):
         lists = map(_words, (entry.derived, entry.missing, entry.refs))
-        counts = map(_count, (entry.rows, entry.rows_added, entry.rows_removed))
+        counts = map(_number, (entry.rows, entry.rows_added, entry.rows_removed))
         line = [
             PageCell(_when(entry), entry.committed.isoformat()),
             PageCell(str(entry.snapshot_id)),
@@ -140,13 +141,10 @@ def _time_line(report: TableReport) -> Markup | None:
         ]
         for versions in by_index.values():
             version = versions.get(entry.snapshot_id)
-            if version is None:
-                line += [_UNKNOWN] * 3
-                continue
-            measured = _measured(version)
-            size = (version.file_size or 0) + sum(pack.size for pack in version.packs)
-            line.append(_decimal(measured.recall if measured else None))
-            line += [_seconds(measured.seconds) if measured else _UNKNOWN, _bytes(size)]
+            measured = _measured(version) if version else None
+            line += [_decimal(measured.recall), _seconds(measured.seconds)] if measured else [_UNKNOWN] * 2
+            size = (version.file_size or 0) + sum(pack.size for pack in version.packs) if version else None
+            line.append(_bytes(size))
         lines.append([*line, *lists])
     columns += [f"{name}: {what}" for name in by_index for what in ("recall", "time", "bytes")]
     cut = f", the newest {len(entries):,} of {report.snapshot_count:,}" if len(entries) < report.snapshot_count else ""
@@ -175,7 +173,7 @@ def _index(index: IndexDescription) -> Markup:
         "metric": PageCell(str(definition.metric)),
         "holds": PageCell(definition.vectors if definition.has_graphs else "balls, no graphs"),
         "target recall": PageCell(f"{definition.target_recall:g}"),
-        "versions": _count(len(index.versions)),
+        "versions": _number(len(index.versions)),
     }
     if shown is not None:
         dead = sum(shard.tombstones for shard in shown.shards)
@@ -198,7 +196,7 @@ def _version_figures(index: IndexDescription, shown: Overview) -> Iterable[Marku
         yield _figure("Rows of each shard", shards_chart(shown), _legend(styles))
     head = [("in the version", "a", shown.rows_covered), ("scanned by searches", "c", index.tail)]
     text = f"{shown.coverage:.1%} of {plural(shown.rows, 'row')} in files of the head, deleted ones included"
-    yield _shares("Files of the head", text, head, _count)
+    yield _shares("Files of the head", text, head, _number)
     sizes = ((name, size) for name, size in shown.bytes_by_part.items() if size)
     parts = [(name, style, size) for (name, size), style in zip(sizes, _PART_STYLES, strict=False)]
     text = (
@@ -245,7 +243,7 @@ def _points_table(index: IndexDescription, shown: Overview) -> Markup | None:
     points += [(point, "rows of the index") for point in (*shown.curve, *shown.wide_curve)]
     points += [(point, index.tuning.origin) for point in index.tuning.points] if index.tuning else []
     lines = [
-        (*map(_count, (it.k, it.search_list, it.oversample, it.distances)), _decimal(it.recall), PageCell(by))
+        (*map(_number, (it.k, it.search_list, it.oversample, it.distances)), _decimal(it.recall), PageCell(by))
         for it, by in points
     ]
     return _table(
@@ -256,7 +254,7 @@ def _points_table(index: IndexDescription, shown: Overview) -> Markup | None:
 def _shards_table(shown: Overview) -> Markup | None:
     lines = [
         (
-            *map(_count, (it.shard, it.nodes, it.live, it.tombstones, it.changed)),
+            *map(_number, (it.shard, it.nodes, it.live, it.tombstones, it.changed)),
             _decimal(it.recall),
             _bytes(it.bytes),
             PageCell("codebook" if it.routed else "later rows, always probed"),
@@ -280,11 +278,11 @@ def _distinct(report: TableReport) -> Markup | None:
         axes = Axes(
             f"Distinct values of {name}: {last:,} at last", ends=("oldest snapshot", "newest"), is_from_zero=True
         )
-        text = element("p", _span(_count(last)), f" ({_between(last)})")
+        text = element("p", _span(_number(last)), f" ({_between(last)})")
         figures.append(_figure(name, text, line_chart(points, axes)))
-        bounds = map(_count, ndv_bounds(last))
+        bounds = map(_number, ndv_bounds(last))
         share = _share_of_rows(last, rows[at])
-        lines.append((PageCell(name), _count(last), *bounds, share, _count(len(points)), PageCell(str(at))))
+        lines.append((PageCell(name), _number(last), *bounds, share, _number(len(points)), PageCell(str(at))))
     if not lines:
         return None
     columns = ("column", "distinct values", "at least", "at most", "of the rows", "snapshots", "counted for snapshot")
@@ -366,20 +364,13 @@ def _words(words: Iterable[str]) -> PageCell:
     return PageCell(text, is_list=bool(text))
 
 
-def _count(count: float | None) -> PageCell:
-    return _UNKNOWN if count is None else PageCell(readable_count(count), count, f"{count:,}")
+def _number(number: float | None, *, shown: Callable[[float], str] = readable_count, unit: str = "") -> PageCell:
+    return _UNKNOWN if number is None else PageCell(shown(number), number, f"{number:,}{unit}")
 
 
-def _bytes(count: int) -> PageCell:
-    return PageCell(readable_bytes(count), count, f"{count:,} bytes")
-
-
-def _seconds(seconds: float) -> PageCell:
-    return PageCell(readable_seconds(seconds), seconds, f"{seconds:,} s")
-
-
-def _decimal(share: float | None) -> PageCell:
-    return _UNKNOWN if share is None else PageCell(f"{share:.4f}", share, f"{share}")
+_bytes = partial(_number, shown=readable_bytes, unit=" bytes")
+_seconds = partial(_number, shown=readable_seconds, unit=" s")
+_decimal = partial(_number, shown="{:.4f}".format)
 
 
 def _when(entry: SnapshotEntry) -> str:

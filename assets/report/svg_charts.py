@@ -2,10 +2,10 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from icepuffin.assets.report.markup import Markup, element, joined
+from icepuffin.assets.report.markup import Child, Markup, element, joined
 from icepuffin.ops.messages import plural, readable_count
 from icepuffin.ops.search.overview import Overview
 
@@ -76,7 +76,7 @@ def line_chart(points: Sequence[Point], axes: Axes) -> Markup:
     """Points and the line through them, over numbers, or over their places where the axes have texts at the ends."""
     spread = [end for point in points for end in (point.y, *(point.bounds or ()))]
     ends_of_axis = [*([] if axes.floor is None else [axes.floor]), *([0.0] if axes.is_from_zero else [])]
-    scale = _heights([*spread, *ends_of_axis], axes.top)
+    scale, grid = _heights([*spread, *ends_of_axis], axes.top)
     xs = _places([point.x for point in points], is_log=axes.is_log)
     places = [(x, scale(point.y)) for x, point in zip(xs, points, strict=True)]
     line = element("polyline", class_="curve", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in places))
@@ -101,14 +101,14 @@ def line_chart(points: Sequence[Point], axes: Axes) -> Markup:
         height = scale(axes.floor)
         floor = element("path", class_="floor", d=f"M{_LEFT} {height:.1f}H{WIDTH - _RIGHT}")
     ends = axes.ends or ((readable_count(points[0].x), readable_count(points[-1].x)) if points else ("", ""))
-    return _chart(axes, ends, scale, joined(floor, line, marks, labels))
+    return _chart(axes, ends, axes.caption, grid, floor, line, marks, labels)
 
 
 def bar_chart(bars: Sequence[Bar], axes: Axes) -> Markup:
     """Vertical bars side by side; the mean of neighbours where there are more than `BARS`."""
     step = -(-len(bars) // BARS) or 1
     drawn = [_mean(bars[start : start + step]) for start in range(0, len(bars), step)]
-    scale = _heights([0.0, *(sum(height for _, height in bar.parts) for bar in drawn)], axes.top)
+    scale, grid = _heights([0.0, *(sum(height for _, height in bar.parts) for bar in drawn)], axes.top)
     width = (WIDTH - _LEFT - _RIGHT) / max(len(drawn), 1)
     inner = min(max(width - 2, width * 0.7), 60)
     paths, over = dict[str, str](), []
@@ -125,7 +125,7 @@ def bar_chart(bars: Sequence[Bar], axes: Axes) -> Markup:
             over.append(element("rect", title, class_="over", y=_TOP, height=HEIGHT - _TOP - _BOTTOM, **size))
     marks = [element("path", class_=name, d=path) for name, path in paths.items()]
     caption = f"{axes.caption}; each bar: the mean of {step}" if step > 1 else axes.caption
-    return _chart(axes, axes.ends or ("", ""), scale, joined(marks, over), caption)
+    return _chart(axes, axes.ends or ("", ""), caption, grid, marks, over)
 
 
 def recall_chart(view: Overview, target: float | None = None) -> Markup:
@@ -175,18 +175,8 @@ def standalone(charts: Sequence[Markup], heading: str = "") -> str:
     return element("svg", element("style", Markup(STYLE)), paper, text, *moved, **size)
 
 
-class _Heights:
-    """The vertical scale of a chart."""
-
-    def __init__(self, low: float, high: float, ticks: Sequence[float]) -> None:
-        self.low, self.high, self.ticks = low, high, ticks
-
-    def __call__(self, value: float) -> float:
-        share = (value - self.low) / (self.high - self.low)
-        return _TOP + (1 - share) * (HEIGHT - _TOP - _BOTTOM)
-
-
-def _heights(values: Sequence[float], top: float | None) -> _Heights:
+def _heights(values: Sequence[float], top: float | None) -> tuple[Callable[[float], float], Markup]:
+    """(the vertical scale of a chart, the lines across it with their numbers)."""
     low, high = min(values, default=0.0), max(values, default=0.0)
     if high <= low:
         low, high = 0.0, high or 1.0
@@ -195,7 +185,14 @@ def _heights(values: Sequence[float], top: float | None) -> _Heights:
     high = step * math.ceil(high / step - 1e-9)
     high = min(high, top) if top is not None and top > low else high
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return _Heights(low, high, [step * place for place in range(first, last + 1)])
+
+    def scale(value: float) -> float:
+        return _TOP + (high - value) / (high - low) * (HEIGHT - _TOP - _BOTTOM)
+
+    ticks = [(scale(value), readable_count(value)) for value in (step * place for place in range(first, last + 1))]
+    lines = (element("path", class_="axis", d=f"M{_LEFT} {y:.1f}H{WIDTH - _RIGHT}") for y, _ in ticks)
+    numbers = (element("text", text, x=_LEFT - 6, y=f"{y + 4:.1f}", text_anchor="end") for y, text in ticks)
+    return scale, joined(lines, numbers)
 
 
 def _step(rough: float) -> float:
@@ -224,26 +221,20 @@ def _overlap(box: tuple[float, float, float], other: tuple[float, float, float])
     return box[0] < other[1] + 4 and other[0] < box[1] + 4 and abs(box[2] - other[2]) < 12
 
 
-def _chart(axes: Axes, ends: tuple[str, str], scale: _Heights, marks: Markup, caption: str = "") -> Markup:
-    """The marks with their axes around them."""
-    foot = HEIGHT - _BOTTOM
-    grid = [element("path", class_="axis", d=f"M{_LEFT} {scale(tick):.1f}H{WIDTH - _RIGHT}") for tick in scale.ticks]
-    numbers = [
-        element("text", readable_count(tick), x=_LEFT - 6, y=f"{scale(tick) + 4:.1f}", text_anchor="end")
-        for tick in scale.ticks
-    ]
-    texts = [
-        element("text", ends[0], x=_LEFT, y=foot + 15),
-        element("text", ends[1] if ends[1] != ends[0] else "", x=WIDTH - _RIGHT, y=foot + 15, text_anchor="end"),
-        element("text", caption or axes.caption, x=(WIDTH + _LEFT) / 2, y=HEIGHT - 6, text_anchor="middle"),
-    ]
-    height = HEIGHT if caption or axes.caption else HEIGHT - _CAPTION
-    return _svg(axes.label, height, *grid, *numbers, marks, *texts)
+def _chart(axes: Axes, ends: tuple[str, str], caption: str, *marks: Child) -> Markup:
+    """The marks with texts below them."""
+    foot = HEIGHT - _BOTTOM + 15
+    texts = (
+        element("text", ends[0], x=_LEFT, y=foot),
+        element("text", ends[1] if ends[1] != ends[0] else "", x=WIDTH - _RIGHT, y=foot, text_anchor="end"),
+        element("text", caption, x=(WIDTH + _LEFT) / 2, y=HEIGHT - 6, text_anchor="middle"),
+    )
+    return _svg(axes.label, HEIGHT if caption else HEIGHT - _CAPTION, *marks, *texts)
 
 
 def _note(text: str) -> Markup:
     return _svg(text, HEIGHT, element("text", text, x=_LEFT, y=HEIGHT / 2))
 
 
-def _svg(label: str, height: int, *parts: Markup) -> Markup:
+def _svg(label: str, height: int, *parts: Child) -> Markup:
     return element("svg", *parts, viewBox=f"0 0 {WIDTH} {height}", role="img", aria_label=label)
