@@ -5,6 +5,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,8 @@ def _described(name: str, value: Any) -> Iterator[str]:
             yield "```python\n" + "\n".join(text for _, text in section.value) + "\n```"
         elif section.kind in LABELS:
             yield f"**{LABELS[section.kind]}**"
-            yield "\n".join(_entry(item) for item in section.value)
+            described = groupby(section.value, key=lambda item: (str(item.annotation), item.description))
+            yield "\n".join(_entry([*items]) for _, items in described)
     if inspect.ismodule(value):
         yield "```text\n" + "\n".join(_tree([getattr(value, error) for error in value.__all__])) + "\n```"
         yield _wrapped("Where a class has a star, the same call raises the same again: its `retryable` is false.")
@@ -108,10 +110,11 @@ def _tree(classes: list[type[Exception]], parent: type | None = None, indent: st
         yield from _tree(classes, item, f"{indent}    ")
 
 
-def _entry(element: Any) -> str:
-    name = getattr(element, "name", "") or ""
-    kind = "" if element.annotation is None else f"*{element.annotation}*"
-    label = ", ".join(part for part in (f"`{name}`" if name else "", kind) if part)
+def _entry(elements: list[Any]) -> str:
+    """One line of a list; those of one description have one line."""
+    element = elements[0]
+    names = [f"`{item.name}`" for item in elements if getattr(item, "name", "")]
+    label = ", ".join([*names, *([] if element.annotation is None else [f"*{element.annotation}*"])])
     text = " ".join(element.description.split())
     return _wrapped(f"- {label}: {text}" if text else f"- {label}")
 

@@ -119,20 +119,8 @@ class FollowingReader(Generic[R]):
 
         Parameters
         ----------
-        queries : array_like
-            As for `IndexReader.search`, as are all others.
-        k : int
-            Rows per query.
-        search_list, shards, oversample : int, optional
-            Search parameters.
-        target_recall : float, optional
-            Recall to choose search parameters by.
-        rerank : bool, optional
-            Whether candidates are ranked by the table's own vectors.
-        certified : bool
-            Whether to prove that no row is nearer.
-        columns, where : optional
-            Columns to return, and a row filter, or one per query.
+        queries, k, search_list, shards, oversample, target_recall, rerank, certified, columns, where : optional
+            As for `IndexReader.search`.
 
         Returns
         -------
@@ -180,16 +168,8 @@ class FollowingReader(Generic[R]):
 
         Parameters
         ----------
-        queries : array_like
-            As for `IndexReader.within`, as are all others.
-        distance : float
-            Limit, as the metric reports distances.
-        inclusive : bool
-            Whether rows at that very distance are taken, too.
-        limit : int, optional
-            Most rows per query.
-        columns, where : optional
-            Columns to return, and a row filter.
+        queries, distance, inclusive, limit, columns, where : optional
+            As for `IndexReader.within`.
 
         Returns
         -------
