@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 
 from icepuffin.assets.derived_asset import derived_asset
-from icepuffin.assets.glance import version_glance
+from icepuffin.assets.glance import svg_markdown, version_glance
 from icepuffin.assets.markdown import plain_text
 from icepuffin.assets.metadata import (
     MAX_TABLE_ROWS,
@@ -15,7 +15,6 @@ from icepuffin.assets.metadata import (
     details,
     kept_metadata,
     linked_table,
-    picture,
     plotted,
     time_line_metadata,
     when_and_how,
@@ -185,7 +184,7 @@ def version_drawings(
             drawings["at a glance"] = dg.MetadataValue.md(glance)
         covered = f"{drawn.table}, index {drawn.index}, snapshot {drawn.base_snapshot_id}: covers {drawn.coverage:.1%}"
         charts = recall_chart(drawn, definition.target_recall), shards_chart(drawn)
-        drawings["picture"] = picture(f"index {definition.name}", standalone(charts, covered))
+        drawings["picture"] = dg.MetadataValue.md(svg_markdown(f"index {definition.name}", standalone(charts, covered)))
     versions = versions_of(run.table, definition)
     until = [bound for bound in versions if bound.base_sequence_number <= version.base_sequence_number]
     return drawings, recall_drift(recall_history(until))

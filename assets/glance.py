@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 from icepuffin.assets.time_line import TimeLinePoint
+from icepuffin.ops.messages import plural
+from icepuffin.ops.presentation import printable
 from icepuffin.ops.search.overview import Overview, ShardState
 
 INLINE_CHARACTERS = 999
@@ -37,7 +39,8 @@ def value_bars(title: str, values: Mapping[str, float]) -> str:
     widths = [round(200 * math.log10(max(value, 1)) / span) for value in values.values()]
     bars = "".join(f"M100 {17 * row + 3}h{width}v11h-{width}z" for row, width in enumerate(widths))
     texts = "".join(
-        f"<text y='{17 * row + 13}'>{html.escape(_cut(label, 15))}<tspan x='{104 + width}'>{value:,.0f}</tspan></text>"
+        f"<text y='{17 * row + 13}'>{html.escape(printable(label, 15))}"
+        f"<tspan x='{104 + width}'>{value:,.0f}</tspan></text>"
         for row, ((label, value), width) in enumerate(zip(values.items(), widths, strict=True))
     )
     height = 17 * len(values) + 17
@@ -117,7 +120,7 @@ def _shards(shards: Sequence[ShardState]) -> list[str]:
         live_bars += f"M{x} 72v-{high}"
         dead_bars += f"M{x} {72 - high}v-{above}" if above else ""
     width = max(step - 2, 1)
-    count = "1 shard" if len(shards) == 1 else f"{len(shards):,} shards"
+    count = plural(len(shards), "shard")
     count = count if len(shards) <= _SHARDS else f"{_SHARDS} of {count}"
     dead = "; grey: tombstones" if dead_bars else ""
     title = f"<text x='235' y='98'>rows of {count}{dead}</text>"
@@ -128,10 +131,6 @@ def _shards(shards: Sequence[ShardState]) -> list[str]:
 def _share(value: float, values: Sequence[float]) -> float:
     span = max(values) - min(values)
     return (value - min(values)) / span if span else 1.0
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def _drawing(height: int, body: str) -> str:

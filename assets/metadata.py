@@ -54,9 +54,17 @@ def _plain(value: Any, name: str = "") -> Any:
 
 
 def plotted(**numbers: float | None) -> dict[str, dg.MetadataValue[Any]]:
-    """Numbers that the UI plots over partitions, by label; those that are unknown or zero are left out."""
+    """Numbers that the UI plots over partitions, by label; those that are unknown or zero are left out. Whole numbers
+    beyond 32 bits become floats, which a plot shows as well.
+    """
     known = {label: round(number, 4) for label, number in numbers.items() if number and math.isfinite(number)}
-    return {label: number_value(number) for label, number in known.items() if number}
+    return {
+        label: dg.MetadataValue.int(number)
+        if isinstance(number, int) and number <= _MAX_PLOTTED
+        else dg.MetadataValue.float(float(number))
+        for label, number in known.items()
+        if number
+    }
 
 
 def kept_metadata(
@@ -98,23 +106,12 @@ def time_line_metadata(points: Sequence[TimeLinePoint]) -> dict[str, dg.Metadata
 
 
 def _cells(point: TimeLinePoint) -> dict[str, str]:
-    entry = point.entry
     return {
-        "snapshot": str(entry.snapshot_id),
-        "committed (UTC)": f"{entry.committed:%Y-%m-%d %H:%M}",
-        "operation": entry.operation,
-        "rows": _count(entry.rows),
-        "added": _count(entry.rows_added),
-        "removed": _count(entry.rows_removed),
-        "refs": " ".join(entry.refs),
+        **point.entry.cells,
         "made": point.made,
         "recall@10": "" if point.recall is None else f"{point.recall:.4f}",
         "time": "" if point.seconds is None else readable_seconds(point.seconds),
     }
-
-
-def _count(rows: int | None) -> str:
-    return "?" if rows is None else f"{rows:,}"
 
 
 def linked_table(rows: Sequence[Mapping[str, str]]) -> dg.MetadataValue[Any]:
@@ -165,12 +162,6 @@ def _totals_in_words(totals: Mapping[str, int]) -> dict[str, str]:
     return words
 
 
-def number_value(value: float) -> dg.MetadataValue[Any]:
-    """A number that the UI plots. Whole numbers beyond 32 bits become floats, which a plot shows as well."""
-    is_small = isinstance(value, int) and value <= _MAX_PLOTTED
-    return dg.MetadataValue.int(int(value)) if is_small else dg.MetadataValue.float(round(float(value), 4))
-
-
 def recall_line(
     title: str, labels: Sequence[str], recalls: Sequence[float], *, floor: float, marked: Collection[int] = ()
 ) -> dg.MetadataValue[Any]:
@@ -180,9 +171,4 @@ def recall_line(
     points = [Point(place, recall, "", is_marked=place in marked) for place, recall in enumerate(recalls)]
     points[-1] = replace(points[-1], label=f"{recalls[-1]:.4f}")
     chart = line_chart(points, Axes(title, ends=(labels[0], labels[-1]), floor=floor, top=1.0))
-    return picture(title, standalone([chart], title))
-
-
-def picture(title: str, svg: str) -> dg.MetadataValue[Any]:
-    """A picture as Markdown: the UI shows a small one at once, and a link to another."""
-    return dg.MetadataValue.md(svg_markdown(title, svg))
+    return dg.MetadataValue.md(svg_markdown(title, standalone([chart], title)))

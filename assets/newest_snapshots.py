@@ -55,6 +55,18 @@ class SnapshotEntry:
         """Names of everything that is derived from the snapshot."""
         return (*(("theta_sketches",) if self.sketches else ()), *self.indexes)
 
+    @property
+    def cells(self) -> dict[str, str]:
+        """What tables show of the snapshot, by the heads of their columns."""
+        counts = {"rows": self.rows, "added": self.rows_added, "removed": self.rows_removed}
+        return {
+            "snapshot": str(self.snapshot_id),
+            "committed (UTC)": f"{self.committed:%Y-%m-%d %H:%M:%S}",
+            "operation": self.operation,
+            **{name: "?" if count is None else f"{count:,}" for name, count in counts.items()},
+            "refs": ", ".join(self.refs),
+        }
+
 
 def newest_snapshots(
     table: Table, spec: TableSpec, count: int | None = None, *, also: SnapshotId | None = None

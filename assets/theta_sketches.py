@@ -79,16 +79,10 @@ def sketches_metadata(run: RunContext, report: ThetaReport, spec: TableSpec) -> 
         return {**line, **words}
     return {
         **line,
-        **_drawing(report),
+        "distinct values": dg.MetadataValue.md(value_bars("distinct values", report.ndv)),
         **words,
         **plotted(**{f"ndv/{column}": report.ndv[column] for column in list(report.ndv)[:_MAX_PLOTTED_COLUMNS]}),
         **plotted(bytes=report.bytes_written, seconds=report.seconds),
         **table,
         "details": details(report),
     }
-
-
-def _drawing(report: ThetaReport) -> dict[str, dg.MetadataValue[Any]]:
-    """The estimates as bars: shown at once where they are few, else as a picture to open."""
-    title = "distinct values"
-    return {title: dg.MetadataValue.md(value_bars(title, report.ndv))} if report.ndv else {}

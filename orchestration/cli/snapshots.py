@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from icepuffin.assets.newest_snapshots import SnapshotEntry
 
 _TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
-_COLUMNS = ("snapshot", "committed (UTC)", "operation", "added", "removed", "rows", "refs", "derived", "missing")
 _OPERATIONS = ("append", "overwrite", "delete", "replace")
 """Operations of snapshots, by Iceberg's specification"""
 
@@ -62,7 +61,8 @@ def command(context: TableContext, /, operation: str | None, since: datetime | N
             }
         )
     elif entries:
-        print_grid(context.console, Grid("", [_row(entry) for entry in entries], _COLUMNS), whole=3)
+        rows = [entry.cells | {"derived": ", ".join(entry.derived), "missing": _missing(entry)} for entry in entries]
+        print_grid(context.console, Grid("", [[*row.values()] for row in rows], [*rows[0]]), whole=3)
     else:
         written = context.table.metadata.snapshots
         print_lines(context.console, f"{context.name} has no {'such snapshot' if written else 'snapshot yet'}")
@@ -84,14 +84,5 @@ def _document(entry: "SnapshotEntry") -> dict[str, object]:
     }
 
 
-def _row(entry: "SnapshotEntry") -> tuple[object, ...]:
-    counts = (entry.rows_added, entry.rows_removed, entry.rows)
-    return (
-        entry.snapshot_id,
-        f"{entry.committed:%Y-%m-%d %H:%M:%S}",
-        entry.operation,
-        *("?" if count is None else f"{count:,}" for count in counts),
-        ", ".join(entry.refs),
-        ", ".join(entry.derived),
-        ", ".join(f"{name} (layout given up)" if name in entry.given_up else name for name in entry.missing),
-    )
+def _missing(entry: "SnapshotEntry") -> str:
+    return ", ".join(f"{name} (layout given up)" if name in entry.given_up else name for name in entry.missing)
