@@ -60,7 +60,6 @@ master = ""                     # this process alone works; or "local[*]", "spar
 @click.option("--column", help="The vector column.")
 @click.option("--index", help="Name of the index. [default: that of the column]")
 @click.option("--metric", type=METRICS, default="cosine", show_default=True, help="How distances are measured.")
-@click.option("--unchecked", is_flag=True, help="Do not ask the catalog for the table and its column.")
 @click.option("--force", is_flag=True, help="Replace the file that is there.")
 @click.option("--dir", "directory", type=click.Path(path_type=Path), help="Folder of the file. [default: this one]")
 @click.pass_obj
@@ -77,7 +76,6 @@ def command(
     index: str | None,
     metric: str,
     *,
-    unchecked: bool,
     force: bool,
 ) -> None:
     """Write icepuffin.toml for a table and an index, from options, or from questions on a terminal.
@@ -90,7 +88,6 @@ def command(
       icepuffin init
       icepuffin init --uri https://catalog.example.org --table demo.packages --column embedding
     """
-    from icepuffin.ops.errors import CatalogUnavailableError
     from icepuffin.ops.index.definitions.definition_columns import resolve_column
     from icepuffin.orchestration.engines import catalogs_of
     from icepuffin.orchestration.settings import parse
@@ -105,18 +102,12 @@ def command(
     table = table or click.prompt("Table, as namespace.table")
     of_catalog = _catalog(uri, kind, properties)
     names = {"catalog": catalog, "table": table, "metric": metric}
-    schema = None
-    if not unchecked:
-        settings = parse(_text(of_catalog, **names, column="c", index="i"), file)
-        try:
-            schema = catalogs_of(settings).table(catalog, table).schema()
-        except CatalogUnavailableError as error:
-            raise click.ClickException(f"{error}. With --unchecked the file is written all the same") from error
+    settings = parse(_text(of_catalog, **names, column="c", index="i"), file)
+    schema = catalogs_of(settings).table(catalog, table).schema()
     if not column:
-        column = str(click.prompt("Vector column", default=_vector_column(schema, table) if schema else None))
+        column = str(click.prompt("Vector column", default=_vector_column(schema, table)))
         index = index or click.prompt("Name of the index", default=column)
-    if schema is not None:
-        resolve_column(column, schema, table, OF_COLUMN)
+    resolve_column(column, schema, table, OF_COLUMN)
     _write(file, _text(of_catalog, **names, column=column, index=index or column), force=force)
     where = "" if file.parent == Path.cwd() else f" {shlex.join(['--dir', str(file.parent)])}"
     click.echo(f"{file} is written: table {table}, index {index or column}.")

@@ -112,18 +112,13 @@ def test_a_folder_that_is_named_gets_the_file(init: Init) -> None:
         ({"column": "vector"}, "db.t has no column 'vector'"),
         ({"column": "name"}, "name"),
         ({"uri": "sqlite:////no/such/lake.db"}, "there is no SQLite database"),
-        ({"uri": "http://127.0.0.1:1"}, "With --unchecked the file is written all the same"),
+        ({"uri": "http://127.0.0.1:1"}, "127.0.0.1:1"),
         ({"uri": "ftp://host"}, "does not say the catalog's type: give --type"),
     ],
 )
 def test_what_is_wrong_is_named_and_nothing_is_written(init: Init, options: dict[str, str], expected: str) -> None:
     assert expected in init(**options, fails=True)
     assert not list(Path().iterdir())
-
-
-def test_a_catalog_that_is_away_is_left_alone_where_that_is_said(init: Init) -> None:
-    init("--unchecked", uri="https://catalog.invalid")
-    assert load(Path("icepuffin.toml")).catalogs["test"].properties["type"] == "rest"
 
 
 def test_without_a_terminal_the_missing_options_are_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
