@@ -22,16 +22,11 @@ _HEAD_BYTES = 400
 
 
 class ReportFileError(ArgumentError):
-    """Raised for a file that is no report and is not to be replaced, and for a folder that is not there."""
+    """Raised for a file that is no report, and for a folder that is not there."""
 
 
 def write_report(
-    table: Table,
-    path: str | Path,
-    *,
-    ref: str = "main",
-    storage: StorageConfig | None = None,
-    replace: bool = False,
+    table: Table, path: str | Path, *, ref: str = "main", storage: StorageConfig | None = None
 ) -> TableReport:
     """Write a page on a table, as one HTML file: snapshots, index versions, recall by cost, shards, sizes, distinct
     values, and what is behind.
@@ -48,8 +43,6 @@ def write_report(
         Branch or tag that the indexes follow.
     storage : StorageConfig, optional
         How files are reached. Default: what the catalog says and vends.
-    replace : bool
-        Whether a file that is no report may be replaced, too.
 
     Returns
     -------
@@ -67,7 +60,7 @@ def write_report(
     ()
     """
     require_table(table, "write_report")
-    require_place(Path(path), replace=replace)
+    require_place(Path(path))
     reload_table(table)
     settings = TableSettings(catalog=table.catalog.name, name=table_name(table), watched_refs=(ref,))
     report = table_report(table, TableSpec(settings, list_definitions(table)), storage or storage_of(table))
@@ -75,20 +68,17 @@ def write_report(
     return report
 
 
-def require_place(path: Path, *, replace: bool = False) -> None:
-    """Raises ReportFileError where a page cannot be written, or would replace somebody's file."""
+def require_place(path: Path) -> None:
+    """Raises ReportFileError where a page cannot be written, or would replace something else than a report."""
     if not path.absolute().parent.is_dir():
         raise ReportFileError(f"{path}: there is no folder {path.absolute().parent}; make it, or name another file")
     if path.is_dir():
         raise ReportFileError(f"{path} is a folder: name a file in it")
-    if not replace and not is_free(path):
-        raise ReportFileError(f"{path} is there and is no report: name another file, or pass replace=True")
+    if path.exists() and not (path.is_file() and _is_report(path)):
+        raise ReportFileError(f"{path} is there and is no report: delete it, or name another file")
 
 
-def is_free(path: Path) -> bool:
-    """Whether nothing has the name, or a report that a new one may replace."""
-    if not path.is_file():  # what is no file is not read: a pipe would be waited for
-        return not path.exists()
+def _is_report(path: Path) -> bool:
     with path.open("rb") as file:
         return GENERATOR.encode() in file.read(_HEAD_BYTES)
 

@@ -1,6 +1,5 @@
 """`icepuffin search`, `index show` as users type them."""
 
-import io
 import json
 import re
 from collections.abc import Callable
@@ -156,15 +155,14 @@ def test_a_report_is_written_where_it_is_asked_for(
     assert "<h1>demo.packages</h1>" in page
     assert "Index embedding" in page
     (tmp_path / "mine.html").write_text("mine", encoding="utf-8")
-    monkeypatch.setattr("sys.stdin", io.StringIO())
     with pytest.raises(SystemExit):
         run("report", "demo.packages", "-o", "mine.html")
-    assert "mine.html is there and is no report: without a terminal, confirm with --yes" in capsys.readouterr().err
+    assert "mine.html is there and is no report: delete it, or name another file" in capsys.readouterr().err
     assert (tmp_path / "mine.html").read_text(encoding="utf-8") == "mine"
-    document = json.loads(run("report", "demo.packages", "-o", "mine.html", "--yes", "--json"))
-    assert (document["table"], document["path"]) == ("demo.packages", "mine.html")
+    document = json.loads(run("report", "demo.packages", "-o", "other.html", "--json"))
+    assert (document["table"], document["path"]) == ("demo.packages", "other.html")
     assert all(f"behind: {shortfall['text']}" in shown for shortfall in document["behind"])
-    assert "<h1>demo.packages</h1>" in (tmp_path / "mine.html").read_text(encoding="utf-8")
+    assert "<h1>demo.packages</h1>" in (tmp_path / "other.html").read_text(encoding="utf-8")
 
 
 def test_reading_needs_neither_dagster_nor_spark(lake: Lake) -> None:
