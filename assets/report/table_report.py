@@ -15,7 +15,7 @@ from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag, missing_ref
 from icepuffin.ops.index.versions.tuning_record import TuningError, TuningRecord, find_record
-from icepuffin.ops.messages import plural, readable_seconds
+from icepuffin.ops.messages import plural
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.search.overview import Overview, overview
 from icepuffin.ops.table.snapshots import head_of, resolve_snapshot, table_name
@@ -168,10 +168,8 @@ def _shortfalls(
             yield Shortfall("Something of an index cannot be read", f"{of_index}: {warning}", anew, is_fault=True)
         if not lag.snapshots:
             continue
-        behind = f"{plural(lag.snapshots, 'snapshot')} behind"
-        age = f", the oldest of {readable_seconds(60 * lag.minutes)} ago"
         tail = f"; {plural(index.tail, 'row')} in files that searches scan" if index.tail else ""
-        text = f"{of_index} is {behind}{age}{tail}{lag.why and f'; {lag.why}'}."
-        yield Shortfall(behind.capitalize(), text if index.versions else f"{of_index} has no version yet.", refresh)
+        text = f"{of_index} is {lag.in_words}{tail}." if index.versions else f"{of_index} has no version yet."
+        yield Shortfall(f"{plural(lag.snapshots, 'snapshot')} behind", text, refresh)
     if head is not None and "theta_sketches" in head.missing:
         yield Shortfall("Sketches are missing", "The newest snapshot has no theta sketches.", refresh)

@@ -228,8 +228,8 @@ def test_runs_are_listed_with_the_table_that_they_are_of() -> None:
 
 
 def test_an_index_that_is_behind_says_by_how_much_and_why() -> None:
-    lag = FreshnessLag(1, 61.4, 0.5, "9")
-    assert lag.in_words == "1 snapshot behind, the oldest of 61 min ago"
+    lag = FreshnessLag(1, 61.5, 0.5, "9")
+    assert lag.in_words == "1 snapshot behind, the oldest of 61.5 min ago"
     assert replace(lag, why="its layout was given up").in_words.endswith("min ago; its layout was given up")
     assert replace(lag, snapshots=0).in_words == "up to date"
 

@@ -10,7 +10,7 @@ from pyiceberg.types import NestedField
 
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.current_versions import versions_of, why_given_up
-from icepuffin.ops.messages import plural
+from icepuffin.ops.messages import plural, readable_seconds
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.table.snapshots import DataSnapshot, data_snapshots
@@ -37,7 +37,8 @@ class FreshnessLag:
         if not self.snapshots:
             return "up to date"
         why = f"; {self.why}" if self.why else ""
-        return f"{plural(self.snapshots, 'snapshot')} behind, the oldest of {self.minutes:,.0f} min ago{why}"
+        age = readable_seconds(60 * self.minutes)
+        return f"{plural(self.snapshots, 'snapshot')} behind, the oldest of {age} ago{why}"
 
 
 def index_lag(
