@@ -125,6 +125,7 @@ def _suggest(directory: Path, row_id: int, seconds: float, console: Console) -> 
     say(f"  icepuffin search demo.packages --like-id {row_id} --where \"section = 'web'\" {where}")
     say(f"  icepuffin stats demo.packages {where}")
     say(f"  icepuffin snapshots demo.packages {where}")
+    say(f"  icepuffin report demo.packages {where}    what each version took, as a page")
     say(f"\nThe Dagster UI on this same instance:  icepuffin ui --start {where}")
     say("  http://127.0.0.1:3000/asset-groups   the table, its sketches, its index")
     say("  .../assets/demo/demo/packages/ann_index/embedding?view=partitions   one partition per snapshot: click one")
