@@ -206,10 +206,7 @@ def _document(description: "IndexDescription") -> dict[str, object]:
             {
                 "base_snapshot_id": str(version.base_snapshot_id),
                 "index_snapshot_id": str(version.index_snapshot_id),
-                "build_id": version.build_id,
-                "tags": list(version.tags),
-                "puffin_path": version.puffin_path,
-                "timestamp_ms": version.timestamp_ms,
+                **{name: getattr(version, name) for name in ("build_id", "tags", "puffin_path", "timestamp_ms")},
             }
             for version in description.versions
         ],
@@ -256,8 +253,8 @@ def _parameters(context: TableContext, definition: "IndexDefinition") -> dict[st
     return shown
 
 
-def _version_of(context: TableContext, definition: "IndexDefinition", snapshot: str) -> "DerivedVersion":
-    """The last version that was made for a snapshot."""
+def _version_of(context: TableContext, definition: "IndexDefinition", snapshot: str | None) -> "DerivedVersion":
+    """The last version that was made for a snapshot; None is the newest of main."""
     from icepuffin.ops.index.planning.current_versions import versions_of
     from icepuffin.ops.search.target import is_own
 
@@ -316,15 +313,8 @@ def export_command(context: TableContext, /, index: str | None, *, snapshot: str
     from icepuffin.ops.index.versions.exported_metadata import export_metadata
 
     definition = context.index(index)
-    if snapshot is None:
-        version = tagged_version(context.table, definition.name)
-    else:
-        version = _version_of(context, definition, snapshot)
-    if version is None:
-        raise click.ClickException(
-            f"{context.name} has no version of index {definition.name} yet; "
-            f"make one with: icepuffin refresh {context.name}"
-        )
+    tagged = tagged_version(context.table, definition.name) if snapshot is None else None
+    version = tagged or _version_of(context, definition, snapshot)
     path, content = export_metadata(context.table, definition, version, context.storage)
     if context.as_json:
         print_json({"path": path, "metadata": content})

@@ -5,13 +5,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icepuffin.ops.model import SnapshotId
 from icepuffin.orchestration.cli.output import print_grid, print_json, print_lines
 from icepuffin.orchestration.cli.table_options import TableContext, index_name, metadata_command
 
 if TYPE_CHECKING:
     from icepuffin.ops.index.planning.index_report import Estimate
-    from icepuffin.ops.runs.refresh_plan import RefreshPlan
     from icepuffin.ops.theta.theta_report import ThetaEstimate
 
 
@@ -30,12 +28,13 @@ def command(context: TableContext, /, index: str | None, snapshot: str | None) -
       icepuffin plan demo.packages
       icepuffin plan demo.packages embedding --snapshot 3821550127947089009 --json
     """
-    snapshot_id = context.snapshot_id(context.spec.first_ref if snapshot is None else snapshot)
-    planned = _plan(context, snapshot_id, index)
+    from icepuffin.ops.runs.refresh_plan import plan_snapshot
+
+    planned = plan_snapshot(**context.work(index, snapshot))
     if context.as_json:
         sketches = {} if planned.sketches is None else {"theta_sketches": _document(context, planned.sketches)}
         shown = {name: _document(context, estimate) for name, estimate in planned.indexes.items()}
-        print_json({"table": context.name, "snapshot_id": str(snapshot_id), **sketches, "indexes": shown})
+        print_json({"table": context.name, "snapshot_id": str(planned.snapshot_id), **sketches, "indexes": shown})
         return
     if not planned.indexes:
         print_lines(
@@ -43,19 +42,6 @@ def command(context: TableContext, /, index: str | None, snapshot: str | None) -
         )
     for grid in planned.grids(context.session.engine.cost_model):
         print_grid(context.console, grid)
-
-
-def _plan(context: TableContext, snapshot_id: SnapshotId, index: str | None) -> "RefreshPlan":
-    from icepuffin.ops.runs.refresh_plan import plan_snapshot
-
-    definitions, statistics = context.indexes_named(index), context.spec.settings.statistics
-    return plan_snapshot(
-        context.session.engine.run_on(context.table, snapshot_id, context.spec.first_ref),
-        snapshot_id,
-        definitions,
-        sketches=statistics.keeps_ndv and index is None,
-        columns=statistics.ndv_columns,
-    )
 
 
 def _document(context: TableContext, estimate: "Estimate | ThetaEstimate") -> dict[str, object]:

@@ -1,15 +1,9 @@
 """`icepuffin refresh`."""
 
-from typing import TYPE_CHECKING
-
 import click
 
-from icepuffin.ops.model import SnapshotId
 from icepuffin.orchestration.cli.output import print_grid, print_json, print_lines, progress_bars, report_document
 from icepuffin.orchestration.cli.table_options import TableContext, index_name, metadata_command
-
-if TYPE_CHECKING:
-    from icepuffin.ops.runs.snapshot import RefreshReport
 
 
 @click.command("refresh")
@@ -28,38 +22,24 @@ def command(context: TableContext, /, snapshot: str | None, index: str | None, *
       icepuffin refresh demo.packages
       icepuffin refresh demo.packages --snapshot 6170229538723520381 --index embedding --json
     """
-    snapshot_id = context.snapshot_id(context.spec.first_ref if snapshot is None else snapshot)
-    refreshed = _refresh(context, snapshot_id, index, verify=verify)
-    sketches, indexes = refreshed.sketches, refreshed.indexes
-    if context.as_json:
-        reports = {} if sketches is None else {"theta_sketches": report_document(sketches)}
-        reports |= {name: report_document(report) for name, report in indexes.items()}
-        print_json({"table": context.name, "snapshot_id": str(snapshot_id), **reports})
-        return
-    if sketches is None and not indexes:
-        print_lines(context.console, f"{context.name}: nothing to make, sketches are off and there is no index")
-    for grid in refreshed.grids():
-        print_grid(context.console, grid)
-
-
-def _refresh(context: TableContext, snapshot_id: SnapshotId, index: str | None, *, verify: bool) -> "RefreshReport":
     from icepuffin.ops.runs.snapshot import refresh_snapshot
     from icepuffin.ops.theta.theta_report import SKETCH_STAGE
 
-    spec = context.spec
-    definitions = context.indexes_named(index)
     with progress_bars(quiet=context.as_json) as bars:
 
         def show(name: str, stage: str, done: int, total: int) -> None:
             bars(name if stage == SKETCH_STAGE else f"index {name}: {stage}", done, total)
 
-        return refresh_snapshot(
-            context.session.engine.run_on(context.table, snapshot_id, spec.first_ref),
-            snapshot_id,
-            definitions,
-            sketches=spec.settings.statistics.keeps_ndv and index is None,
-            columns=spec.settings.statistics.ndv_columns,
-            verify=verify,
-            again=index is not None,
-            progress=show,
+        refreshed = refresh_snapshot(
+            **context.work(index, snapshot), verify=verify, again=index is not None, progress=show
         )
+    sketches, indexes = refreshed.sketches, refreshed.indexes
+    if context.as_json:
+        reports = {} if sketches is None else {"theta_sketches": report_document(sketches)}
+        reports |= {name: report_document(report) for name, report in indexes.items()}
+        print_json({"table": context.name, "snapshot_id": str(refreshed.snapshot_id), **reports})
+        return
+    if sketches is None and not indexes:
+        print_lines(context.console, f"{context.name}: nothing to make, sketches are off and there is no index")
+    for grid in refreshed.grids():
+        print_grid(context.console, grid)

@@ -80,6 +80,20 @@ class TableContext:
 
         return IndexList(state_of(self.table, definition, self.spec.first_ref) for definition in self.indexes)
 
+    def work(self, index: str | None, snapshot: str | None) -> dict[str, Any]:
+        """What a run that is planned or made is given: the snapshot, of the watched ref where none is named, the index
+        of that name or all, and without a name the sketches.
+        """
+        ref, statistics = self.spec.first_ref, self.spec.settings.statistics
+        snapshot_id = self.snapshot_id(ref if snapshot is None else snapshot)
+        return {
+            "run": self.session.engine.run_on(self.table, snapshot_id, ref),
+            "snapshot_id": snapshot_id,
+            "definitions": self.indexes_named(index),
+            "sketches": statistics.keeps_ndv and index is None,
+            "columns": statistics.ndv_columns,
+        }
+
     def snapshot_id(self, snapshot: str | None) -> SnapshotId:
         """Id of a snapshot that is named by id, tag, branch or time; None is the newest of main."""
         from icepuffin.ops.table.snapshots import resolve_snapshot

@@ -694,9 +694,9 @@ def test_garbage_collection_goes_by_the_settings_and_the_options(
 def test_a_refresh_and_its_plan_go_by_the_settings_and_the_options(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[object, ...]] = []
 
-    def refresh(context: RunContext, snapshot_id: SnapshotId, definitions: Any, **options: Any) -> RefreshReport:
+    def refresh(*, run: RunContext, snapshot_id: SnapshotId, definitions: Any, **options: Any) -> RefreshReport:
         names = [definition.name for definition in definitions]
-        asked.append((names, *(options[name] for name in ("sketches", "columns", "verify")), context.ref))
+        asked.append((names, *(options[name] for name in ("sketches", "columns", "verify")), run.ref))
         return RefreshReport("demo.packages", snapshot_id, None, {})
 
     monkeypatch.setattr(snapshot, "refresh_snapshot", refresh)
