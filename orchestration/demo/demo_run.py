@@ -66,7 +66,7 @@ class DemoError(TableStateError):
     """The demo cannot start here, or one of its runs failed."""
 
 
-def run_demo(directory: Path, source: Path | None, console: Console) -> None:
+def run_demo(directory: Path, console: Console) -> None:
     """Make everything under `directory`, which must hold neither a demo nor settings yet, and report progress on
     `console`.
 
@@ -84,7 +84,7 @@ def run_demo(directory: Path, source: Path | None, console: Console) -> None:
         raise DemoError(f"{settings_file} is not the demo's, which would replace it: name another folder with --dir")
     begun = time.perf_counter()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark warns of the host name
-    rows = load_rows(source)
+    rows = load_rows()
     (directory / "warehouse").mkdir(parents=True, exist_ok=True)
     settings_file.write_text(text, encoding="utf-8")
     settings = load(directory=directory)

@@ -21,7 +21,7 @@ SHIPPED = Path(__file__).resolve().parents[2] / "examples" / "packages.parquet"
 
 
 class DemoDataError(FileDamageError):
-    """The rows of the demo are missing, or do not fit together."""
+    """The rows of the demo are missing, or a change to its table left no snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,41 +43,17 @@ class Step:
     snapshot_id: SnapshotId
 
 
-def load_rows(source: Path | None, *, held_out: int = 200, seed: int = 7) -> DemoRows:
-    """Read the shipped rows, or the full set from `source` (`packages.parquet` beside `embeddings.f16.npy`).
-
-    Raises DemoDataError where the files are missing.
-    """
-    rows = _read_full(source) if source else _read_shipped()
+def load_rows(*, held_out: int = 200, seed: int = 7) -> DemoRows:
+    """Read the shipped rows. Raises DemoDataError where they are missing."""
+    if not SHIPPED.exists():
+        raise DemoDataError(f"{SHIPPED} is missing: run the demo from a clone of the project")
+    rows = pq.read_table(SHIPPED)
+    index = rows.schema.get_field_index("embedding")
+    rows = rows.set_column(index, "embedding", pc.cast(rows["embedding"], pa.list_(pa.float32())))
     order = np.random.default_rng(seed).permutation(len(rows))
     table = rows.take(np.sort(order[held_out:]))
     queries = rows.take(order[:held_out])["embedding"].combine_chunks()
     return DemoRows(table, queries.flatten().to_numpy().reshape(held_out, -1))
-
-
-def _read_shipped() -> pa.Table:
-    if not SHIPPED.exists():
-        raise DemoDataError(f"{SHIPPED} is missing: run the demo from a clone of the project, or name --source DIR")
-    return _with_float_lists(pq.read_table(SHIPPED))
-
-
-def _read_full(source: Path) -> pa.Table:
-    packages, embeddings = source / "packages.parquet", source / "embeddings.f16.npy"
-    for path in (packages, embeddings):
-        if not path.exists():
-            raise DemoDataError(f"{path} is missing: --source DIR needs packages.parquet and embeddings.f16.npy")
-    table = pq.read_table(packages).rename_columns(["name", "section", "description"])
-    vectors = np.load(embeddings)
-    if len(vectors) != len(table):
-        raise DemoDataError(f"{source}: {len(table)} packages but {len(vectors)} embeddings")
-    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
-    table = table.add_column(0, "id", pa.array(np.arange(len(table)), pa.int64()))
-    return _with_float_lists(table.append_column("embedding", column))
-
-
-def _with_float_lists(table: pa.Table) -> pa.Table:
-    index = table.schema.get_field_index("embedding")
-    return table.set_column(index, "embedding", pc.cast(table["embedding"], pa.list_(pa.float32())))
 
 
 def write_history(catalog: Catalog, rows: pa.Table) -> Iterator[Step]:

@@ -5,15 +5,22 @@ from pathlib import Path
 import pytest
 
 from icepuffin.orchestration.cli import main
+from icepuffin.orchestration.demo import history
 from icepuffin.orchestration.demo.demo_run import SETTINGS
 
 OWN = "[catalogs.shop]\ntype = 'rest'\n"
 
 
+@pytest.fixture(autouse=True)
+def no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows are missing, so that no demo goes further than that."""
+    monkeypatch.setattr(history, "SHIPPED", tmp_path / "packages.parquet")
+
+
 def refusal(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """The message of a demo in a folder, with rows that are missing, so that none goes further than that."""
+    """The message of a demo in a folder."""
     with pytest.raises(SystemExit):
-        main(["demo", "--dir", str(folder), "--source", str(folder / "nothing")])
+        main(["demo", "--dir", str(folder)])
     return capsys.readouterr().err
 
 

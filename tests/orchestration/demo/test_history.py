@@ -19,38 +19,24 @@ from icepuffin.orchestration.sensor.local_sensor import LocalRun
 from tests.conftest import ROWS, make_rows
 
 
-def full_set(folder: Path, rows: int, embeddings: int) -> None:
-    texts = [str(number) for number in range(rows)]
-    pq.write_table(pa.table({"package": texts, "part": texts, "text": texts}), folder / "packages.parquet")
-    np.save(folder / "embeddings.f16.npy", np.arange(2 * embeddings, dtype=np.float16).reshape(embeddings, 2))
-
-
-def test_rows_of_a_full_set_are_split_into_a_table_and_queries_that_it_lacks(tmp_path: Path) -> None:
-    full_set(tmp_path, 30, 30)
-    rows = load_rows(tmp_path, held_out=4)
-    assert rows.table.column_names == ["id", "name", "section", "description", "embedding"]
+def test_the_rows_are_split_into_a_table_and_queries_that_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors = pa.array([[2.0 * number, 2.0 * number + 1] for number in range(30)], pa.list_(pa.float32()))
+    pq.write_table(pa.table({"id": range(30), "embedding": vectors}), tmp_path / "packages.parquet")
+    monkeypatch.setattr(history, "SHIPPED", tmp_path / "packages.parquet")
+    rows = load_rows(held_out=4)
     assert rows.table.num_rows == 26
-    assert all(vector == [2 * number, 2 * number + 1] for number, vector in enumerate_rows(rows.table))
+    pairs = zip(rows.table["id"].to_pylist(), rows.table["embedding"].to_pylist(), strict=True)
+    assert all(vector == [2 * number, 2 * number + 1] for number, vector in pairs)
     held_out = {int(first) // 2 for first, _ in rows.held_out}
     assert held_out | set(rows.table["id"].to_pylist()) == set(range(30))
 
 
-def enumerate_rows(table: pa.Table) -> zip:  # type: ignore[type-arg]
-    return zip(table["id"].to_pylist(), table["embedding"].to_pylist(), strict=True)
-
-
-def test_a_full_set_that_is_not_there_or_does_not_fit_together_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full_set(tmp_path, 30, 29)
-    with pytest.raises(DemoDataError, match="30 packages but 29 embeddings"):
-        load_rows(tmp_path)
-    (tmp_path / "embeddings.f16.npy").unlink()
-    with pytest.raises(DemoDataError, match=r"embeddings\.f16\.npy is missing: --source DIR needs packages\.parquet"):
-        load_rows(tmp_path)
+def test_rows_that_are_not_there_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "SHIPPED", tmp_path / "nothing")
     with pytest.raises(DemoDataError, match="nothing is missing: run the demo from a clone"):
-        load_rows(None)
+        load_rows()
 
 
 def test_position_deletes_are_of_files_of_a_table_of_format_v2(
