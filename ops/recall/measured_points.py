@@ -5,13 +5,14 @@ of queries that need not be like the rows. Cost is a number of distances, which 
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.ops.presentation import Grid
 from icepuffin.ops.recall.confidence import DEVIATIONS
 from icepuffin.ops.recall.curves import MEASURED_K, WIDE_K
 
@@ -117,6 +118,18 @@ def front(points: Iterable[MeasuredPoint]) -> list[MeasuredPoint]:
             best.append(point)
             highest = point.recall
     return best
+
+
+def front_grids(points: Sequence[MeasuredPoint]) -> Iterator[Grid]:
+    """Recall and cost of the points that no other one beats: a table for each k, by distances."""
+    for k in sorted({point.k for point in points}):
+        rows = [
+            (point.search_list, point.oversample, f"{point.shards:.1f}", f"{point.recall:.4f}",
+             "{:.4f} to {:.4f}".format(*point.interval), f"{point.distances:,.0f}")
+            for point in front(point for point in points if point.k == k)
+        ]  # fmt: skip
+        title = f"recall@{k} and distances per query; no other parameters gave more for less"
+        yield Grid(title, rows, ("L", "oversample", "shards", f"recall@{k}", "95 % interval", "distances"))
 
 
 def _series(points: Iterable[MeasuredPoint]) -> list[list[MeasuredPoint]]:

@@ -218,9 +218,9 @@ def _document(description: "IndexDescription") -> dict[str, object]:
 
 def _show(context: TableContext, description: "IndexDescription") -> None:
     from icepuffin.ops.index.upkeep.freshness import missing_ref
-    from icepuffin.ops.recall.measured_points import front
+    from icepuffin.ops.recall.measured_points import front_grids
     from icepuffin.ops.recall.shard_recall import mean_recall
-    from icepuffin.orchestration.cli.index_view import draw, points_grid, summary
+    from icepuffin.orchestration.cli.index_view import draw, summary
 
     console, definition, shown = context.console, description.definition, description.overview
     state = missing_ref(context.table, context.spec.first_ref) or description.lag.in_words
@@ -235,8 +235,8 @@ def _show(context: TableContext, description: "IndexDescription") -> None:
         draw(console, shown)
     if description.tuning is not None:
         print_lines(console, f"target_recall is chosen by {description.tuning.origin}")
-        for k in sorted({point.k for point in description.tuning.points}):
-            print_grid(console, points_grid(front(point for point in description.tuning.points if point.k == k), k))
+        for grid in front_grids(description.tuning.points):
+            print_grid(console, grid)
     print_lines(console, "definition", style="bold")
     print_fields(console, _parameters(context, definition), width=_DEFINITION_WIDTH)
     ids = [(own.base_snapshot_id, own.index_snapshot_id, " ".join(own.tags)) for own in description.versions]

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from icepuffin.ops.recall.curves import Width
-    from icepuffin.ops.recall.measured_points import MeasuredPoint
     from icepuffin.ops.search.overview import Overview
 
 _BAR_CELLS = 30
@@ -46,17 +45,6 @@ def _marks(console: "Console") -> tuple[str, str]:
 
 def _bar(mark: str, share: float) -> str:
     return mark * round(share * _BAR_CELLS)
-
-
-def points_grid(points: "Sequence[MeasuredPoint]", k: int) -> Grid:
-    """Recall and cost that queries of a user's measured, by distances."""
-    rows = [
-        (point.search_list, point.oversample, f"{point.shards:.1f}", f"{point.recall:.4f}",
-         "{:.4f} to {:.4f}".format(*point.interval), f"{point.distances:,.0f}")
-        for point in points
-    ]  # fmt: skip
-    title = f"recall@{k} and distances per query; no other parameters gave more for less"
-    return Grid(title, rows, ("L", "oversample", "shards", f"recall@{k}", "95 % interval", "distances"))
 
 
 def _shards(overview: "Overview", mark: str, rest: str) -> Grid:

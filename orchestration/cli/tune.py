@@ -158,13 +158,9 @@ def _point(point: "MeasuredPoint") -> dict[str, object]:
 
 
 def _show(console: "Console", report: "TuningReport") -> None:
-    from icepuffin.orchestration.cli.index_view import points_grid
-
-    record = report.record
-    measured = f"{record.queries:,} of {report.offered_queries:,} queries, evenly"
+    measured = f"{report.record.queries:,} of {report.offered_queries:,} queries, evenly"
     print_lines(console, f"index {report.index} of {report.table}, measured by {measured}")
-    for k, grid in zip(sorted({point.k for point in report.points}), report.grids(), strict=True):
-        print_grid(console, points_grid(report.front(k), k))
+    for grid in report.grids():
         print_grid(console, grid)
     print_warnings(console, report.warnings)
     if report.is_kept:

@@ -25,7 +25,7 @@ from icepuffin.ops.messages import plural
 from icepuffin.ops.model import IN_PROCESS_MB, StorageConfig
 from icepuffin.ops.presentation import Grid, Presentation
 from icepuffin.ops.recall.curves import MEASURED_K, WIDE_K
-from icepuffin.ops.recall.measured_points import MeasuredPoint, choose_point, front, points_for, points_to_keep
+from icepuffin.ops.recall.measured_points import MeasuredPoint, choose_point, front_grids, points_for, points_to_keep
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.measured.recall_trial import GroundTruth, RecallTrial
 from icepuffin.ops.search.opening import open_index
@@ -91,15 +91,12 @@ class TuningReport(Presentation):
     """Whether the record is in the table's properties now"""
     warnings: tuple[str, ...] = field(default=())
 
-    def front(self, k: int) -> list[MeasuredPoint]:
-        """The points for k rows that no other one beats in both recall and distances, by distances."""
-        return front(point for point in self.points if point.k == k)
-
     def headline(self) -> str:
         kept = "kept" if self.is_kept else "not kept"
         return f"index {self.index!r} of {self.table!r}, measured by {plural(self.record.queries, 'query')}, {kept}"
 
     def grids(self) -> Iterator[Grid]:
+        yield from front_grids(self.points)
         for k in sorted({point.k for point in self.points}):
             chosen = [one for one in self.targets if one.k == k]
             rows = [(f"{one.target:g}", *_cells(one.by_curves), *_cells(one.tuned)) for one in chosen]

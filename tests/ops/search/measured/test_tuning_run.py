@@ -31,7 +31,7 @@ from icepuffin.ops.index.versions.tuning_record import (
 )
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.recall.curves import ShardCentroids, Width
-from icepuffin.ops.recall.measured_points import MeasuredPoint
+from icepuffin.ops.recall.measured_points import MeasuredPoint, front
 from icepuffin.ops.search import IndexUnavailableError, QueryError, exact_search, open_index
 from icepuffin.ops.search.arguments import prepare_queries
 from icepuffin.ops.search.measured import recall_trial, tuning_run
@@ -119,11 +119,13 @@ def test_a_report_says_what_the_curves_of_the_index_would_have_chosen(table: Tab
         assert choice.by_curves.recall == pytest.approx(by_search, abs=1e-3)
         assert choice.tuned.recall >= choice.target
         assert choice.is_reached
-    front = report.front(10)
-    assert [point.recall for point in front] == sorted(point.recall for point in front)
-    assert front[0].shards < 6
+    best = front(point for point in report.points if point.k == 10)
+    assert [point.recall for point in best] == sorted(point.recall for point in best)
+    assert best[0].shards < 6
     assert repr(report).endswith(f"{report.record.queries:,} queries, not kept)")
-    assert [len(grid.rows) for grid in report.grids()] == [3, 3]
+    of_ten, _, *choices = report.grids()
+    assert len(of_ten.rows) == len(best)
+    assert [len(grid.rows) for grid in choices] == [3, 3]
 
 
 def test_what_tuning_foresees_happens(tuned: Table) -> None:
