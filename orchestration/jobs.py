@@ -26,38 +26,29 @@ AssetJob: TypeAlias = Any
 
 def refresh_job(spec: TableSpec) -> AssetJob:
     """Sketches and index versions of one snapshot, in one process: one process per op would start one JVM per op."""
-    return dg.define_asset_job(
-        name=f"refresh_{spec.slug}",
-        selection=dg.AssetSelection.assets(*spec.derived_keys)
-        - _checks(spec, "integrity")
-        - _checks(spec, "live_recall"),
-        executor_def=run_process_executor,
-        tags=job_tags(spec),
-        description=f"Theta sketches and index versions of one snapshot of {plain_text(spec.identifier)}.",
-    )
+    made = dg.AssetSelection.assets(*spec.derived_keys) - _checks(spec, "integrity") - _checks(spec, "live_recall")
+    return _job(spec, "refresh", made, f"Theta sketches and index versions of one snapshot of {spec.identifier}.")
 
 
 def verify_job(spec: TableSpec) -> AssetJob:
     """The checks that read whole files, and the freshness checks."""
-    return dg.define_asset_job(
-        name=f"verify_{spec.slug}",
-        selection=_checks(spec, "integrity") | _checks(spec, "freshness"),
-        executor_def=run_process_executor,
-        tags=job_tags(spec),
-        description=plain_text(
-            f"Checks of what is derived from {spec.identifier}: are its files intact, and indexes up to date?"
-        ),
-    )
+    about = f"Checks of what is derived from {spec.identifier}: are its files intact, and indexes up to date?"
+    return _job(spec, "verify", _checks(spec, "integrity") | _checks(spec, "freshness"), about)
 
 
 def live_recall_job(spec: TableSpec) -> AssetJob:
     """The checks of live queries' recall."""
+    about = f"A check per index of {spec.identifier}: do live queries find what they should?"
+    return _job(spec, "live_recall", _checks(spec, "live_recall"), about)
+
+
+def _job(spec: TableSpec, kind: str, selection: dg.AssetSelection, about: str) -> AssetJob:
     return dg.define_asset_job(
-        name=f"live_recall_{spec.slug}",
-        selection=_checks(spec, "live_recall"),
+        f"{kind}_{spec.slug}",
+        selection,
         executor_def=run_process_executor,
         tags=job_tags(spec),
-        description=f"A check per index of {plain_text(spec.identifier)}: do live queries find what they should?",
+        description=plain_text(about),
     )
 
 
