@@ -57,21 +57,17 @@ def reuse_report(plan: VersionPlan, clock: StageClock, existing: DerivedVersion)
         bytes_total=plan.base.bytes_total,
         fit=fit_of(existing.sizes) if routing.shards else None,
         shard_reports=tuple(
-            ShardReport(
-                number=ShardId(shard_id),
-                how=How.REUSED,
-                nodes=entry.count,
-                live=entry.live_rows,
-                inserted=0,
-                remapped=0,
-                recall=recall.recall,
-                queries=recall.queries,
-                measured=recall.basis,
-                bytes=entry.all_bytes,
-            )
-            for shard_id, (entry, recall) in enumerate(zip(routing.shards, plan.base.recalls, strict=True))
+            _shard_report(ShardId(number), How.REUSED, (entry.count, entry.live_rows, 0, 0), recall, entry.all_bytes)
+            for number, (entry, recall) in enumerate(zip(routing.shards, plan.base.recalls, strict=True))
         ),
     )
+
+
+def _shard_report(
+    number: ShardId, how: How, counts: tuple[int, int, int, int], recall: ShardRecall, size: int
+) -> ShardReport:
+    """`counts`: nodes, live ones, inserted ones, moved ones."""
+    return ShardReport(number, how, *counts, recall.recall, recall.queries, recall.basis, size)
 
 
 def _mean_recall(shards: Sequence[tuple[ShardRecall, int]]) -> float | None:
@@ -120,18 +116,7 @@ def new_version_report(
         bytes_shared=file.bytes_shared,
         fit=shard_set.fit if shards else None,
         shard_reports=tuple(
-            ShardReport(
-                number=shard.shard_id,
-                how=shard.how,
-                nodes=shard.count,
-                live=shard.live_rows,
-                inserted=shard.inserted,
-                remapped=shard.remapped,
-                recall=shard.recall.recall,
-                queries=shard.recall.queries,
-                measured=shard.recall.basis,
-                bytes=shard.length,
-            )
-            for shard in shards
+            _shard_report(it.shard_id, it.how, (it.count, it.live_rows, it.inserted, it.remapped), it.recall, it.length)
+            for it in shards
         ),
     )
