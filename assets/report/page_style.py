@@ -23,7 +23,8 @@ _RULES = """*{box-sizing:border-box}p{margin:.3rem 0}dl,dd,ul,figure{margin:0}
 body{margin:0 auto;max-width:1360px;padding:clamp(12px,2.5vw,24px);background:var(--back);color:var(--text);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif;overflow-wrap:anywhere}
 h1{margin:0;font-size:clamp(1.4rem,4vw,2rem);line-height:1.2}h2{margin:2.2rem 0 .7rem;font-size:1.3rem}
-h3{margin:0 0 .4rem;font-size:1rem}.quiet,figcaption,footer,dt,small{color:var(--muted);font-size:.87rem}
+h3{margin:0 0 .4rem;font-size:1rem}dl+h3{margin-top:.8rem}
+.quiet,figcaption,footer,dt,small{color:var(--muted);font-size:.87rem}
 .state{display:inline-block;margin:.7rem 0 .4rem;padding:.35rem .8rem;border-radius:8px;
 font-size:1.1rem;font-weight:600}
 .good{color:var(--good);background:var(--good-back)}.late{color:var(--late);background:var(--late-back)}
@@ -42,8 +43,8 @@ code{display:inline-block;padding:.1em .4em;border:1px solid var(--line);border-
 .key{display:inline-block;width:.8em;height:.8em;margin:0 .35em 0 0;border-radius:2px}figcaption .key:not(:first-child){
 margin-left:1em}.key.a{background:var(--accent)}.key.b{background:var(--second)}.key.c{background:var(--third)}
 .key.d{background:var(--fourth)}.key.e{background:var(--faint)}
-.scroll{max-height:27rem;overflow:auto;margin:12px 0;background:var(--card);border:1px solid var(--line);
-border-radius:10px}
+.scroll{width:fit-content;max-width:100%;max-height:27rem;overflow:auto;margin:12px 0;background:var(--card);
+border:1px solid var(--line);border-radius:10px}
 :focus-visible{outline:2px solid var(--accent);outline-offset:1px}
 table{border-collapse:collapse;font-size:.87rem;overflow-wrap:normal}
 caption{padding:10px 12px 4px;text-align:left;font-weight:600}

@@ -196,13 +196,13 @@ def _version_figures(index: IndexDescription, shown: Overview) -> Iterable[Marku
         yield _figure("Rows of each shard", shards_chart(shown), _legend(styles))
     head = [("in the version", "a", shown.rows_covered), ("scanned by searches", "c", index.tail)]
     text = f"{shown.coverage:.1%} of {plural(shown.rows, 'row')} in files of the head, deleted ones included"
-    yield _shares("Files of the head", text, head, _number)
+    files = _shares("Files of the head", text, head, _number)
     sizes = ((name, size) for name, size in shown.bytes_by_part.items() if size)
     parts = [(name, style, size) for (name, size), style in zip(sizes, _PART_STYLES, strict=False)]
     text = (
         f"{readable_bytes(shown.bytes_alone)} its own, {readable_bytes(shown.bytes_shared)} in files that others share"
     )
-    yield _shares("Bytes by part", text, parts, _bytes)
+    yield element("figure", files, _shares("Bytes by part", text, parts, _bytes))
 
 
 def _shares(title: str, text: str, parts: Sequence[tuple[str, str, int]], cell: Callable[[int], PageCell]) -> Markup:
@@ -213,7 +213,7 @@ def _shares(title: str, text: str, parts: Sequence[tuple[str, str, int]], cell: 
         shapes.append(element("rect", class_=style, x=f"{x:.1f}", y=0, width=f"{max(width - 2, 0):.1f}", height=20))
         items.append((joined(_key(style), name), joined(_span(cell(size)), f", {size / total:.0%}")))
         x += width
-    return _figure(title, element("p", text), _strip(text, shapes), _fields(items, "parts"))
+    return joined(element("h3", title), element("p", text), _strip(text, shapes), _fields(items, "parts"))
 
 
 def _history_figures(index: IndexDescription) -> Iterable[Markup]:
