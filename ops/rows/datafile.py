@@ -422,4 +422,9 @@ def _with_small_offsets(arrow_type: pa.DataType) -> pa.DataType:
         return pa.list_(
             pa.field("element", _with_small_offsets(arrow_type.value_type), arrow_type.value_field.nullable)
         )
+    if pa.types.is_struct(arrow_type):
+        return pa.struct([field.with_type(_with_small_offsets(field.type)) for field in arrow_type])
+    if pa.types.is_map(arrow_type):
+        key, item = arrow_type.key_field, arrow_type.item_field
+        return pa.map_(key.with_type(_with_small_offsets(key.type)), item.with_type(_with_small_offsets(item.type)))
     return arrow_type

@@ -31,7 +31,7 @@ from icepuffin.ops.messages import plural
 from icepuffin.ops.model import DRIVER_ONLY_ROWS, IN_PROCESS_MB, StorageConfig
 from icepuffin.ops.presentation import SHOWN_ROWS, Grid, Presentation
 from icepuffin.ops.process.threads import thread_count
-from icepuffin.ops.rows.datafile import arrow_schema
+from icepuffin.ops.rows.datafile import arrow_schema, no_rows
 from icepuffin.ops.rows.element_types import OF_BITS, OF_COLUMN
 from icepuffin.ops.runs.snapshot import RefreshProgress
 from icepuffin.ops.search.errors import FilterError
@@ -263,7 +263,7 @@ class SqlSession:
         index, why = _find_index(table, schema, statement)
         if statement.snapshot is None and table.metadata.current_snapshot_id is None:
             resolve_column(statement.vector_column, schema, statement.table, _element_type(table, statement))
-            empty = arrow_schema(schema).append(pa.field(DISTANCE, pa.float64())).empty_table()
+            empty = no_rows(arrow_schema(schema).append(pa.field(DISTANCE, pa.float64())))
             rows = _postprocessed(empty, statement.steps, _columns(schema))
             return SqlResult(rows, f"{statement.table} has no rows: nothing was ever written to it")
         needed = first.columns()

@@ -54,6 +54,7 @@ VALUES: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
     "facts": (pa.map_(pa.string(), pa.int32()), lambda n: [("k", n)]),
     "owner": (pa.struct([("code", pa.uuid())]), lambda n: {"code": code(n)}),
     "codes": (pa.list_(pa.uuid()), lambda n: [code(n), None]),
+    "team": (pa.struct([("codes", pa.list_(pa.uuid()))]), lambda n: {"codes": [code(n), None]}),
 }
 """Column -> (type, the value of a row by its id); each seventh row has nulls"""
 
@@ -70,6 +71,8 @@ def column(name: str, numbers: range) -> pa.Array:
         return pa.ExtensionArray.from_storage(pa.uuid(), stored)
     if name == "owner":
         return pa.StructArray.from_arrays([column("code", numbers)], ["code"], mask=pa.array(nulls))
+    if name == "team":
+        return pa.StructArray.from_arrays([column("codes", numbers)], ["codes"], mask=pa.array(nulls))
     if name == "codes":
         bounds = pa.array([0, *np.cumsum(np.where(nulls, 0, 2))], pa.int32())
         stored = pa.array([item for number in numbers if number % 7 != 6 for item in (code(number).bytes, None)])
@@ -83,8 +86,8 @@ def as_text(typed_value: Any) -> Any:
     match typed_value:
         case UUID() | dt.time():
             return str(typed_value)
-        case {"code": UUID() as code}:
-            return {"code": str(code)}
+        case dict():
+            return {name: as_text(item) for name, item in typed_value.items()}
         case [UUID() as code, None]:
             return [str(code), None]
     return typed_value

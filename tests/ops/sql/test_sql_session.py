@@ -181,7 +181,8 @@ def test_explain_says_what_would_answer(session: SqlSession) -> None:
 
 @pytest.mark.parametrize("indexed", [False, True])
 def test_a_table_that_was_never_written_has_no_nearest_rows(sql_catalog: Catalog, *, indexed: bool) -> None:
-    sql_catalog.create_table("db.new", make_rows(0, 1).schema)
+    owner = pa.field("owner", pa.struct([("code", pa.uuid())]))
+    sql_catalog.create_table("db.new", make_rows(0, 1).schema.append(owner))
     session = SqlSession.on(sql_catalog, storage=STORAGE)
     if indexed:
         session.sql("CREATE INDEX e ON db.new USING diskann (embedding) WITH (metric = 'l2')")
