@@ -359,14 +359,16 @@ class SqlSession:
         return SqlResult(rows, f"Spark ran it as it is: {statement.why}")
 
 
-def _refresh(spark: Any, tables: Iterable[str]) -> None:
+def _refresh(spark: Any, tables: frozenset[str]) -> None:
     """Let Spark read the newest state of tables, as searches do: its catalogs may keep one for as long as it is read.
 
-    Other names, as those of a query's own parts, are left to Spark, which reports what it does not know.
+    A metadata table or a branch that a name ends in, `ns.t.files`, has the state that its table has. Other names, as
+    those of a query's own parts, are left to Spark, which reports what it does not know.
     """
     from pyspark.errors import AnalysisException  # noqa: PLC0415  only with a session
 
-    for name in sorted(tables):
+    names = {*tables, *(name.rpartition(".`")[0] for name in tables if name.count("`.`") > 1)}
+    for name in sorted(names):
         with suppress(AnalysisException):
             if "`.`" in name or not spark.catalog.getTable(name).isTemporary:  # what the user has cached stays
                 spark.catalog.refreshTable(name)

@@ -390,14 +390,19 @@ def test_spark_reads_the_state_that_the_index_reads(
     for key, setting in catalog.items():
         own.conf.set(f"spark.sql.catalog.test{key}", setting)
     session = SqlSession.on(sql_catalog, storage=STORAGE, spark=own)
-    counted = "WITH own AS (SELECT id FROM test.db.t) SELECT count(*) AS n FROM own"
-    assert session.sql(counted).rows.to_pylist() == [{"n": 400}]
-    table.append(make_rows(400, 450))
-    assert session.sql(f"{NEAREST} ORDER BY d LIMIT 500").rows.num_rows == 450
-    assert session.sql(counted).rows.to_pylist() == [{"n": 450}]
-    table.append(make_rows(450, 500))
+    counted = [
+        "WITH own AS (SELECT id FROM test.db.t) SELECT count(*) AS n FROM own",
+        "SELECT sum(record_count) AS n FROM test.db.t.files",
+        "SELECT count(*) AS n FROM test.db.t.branch_main",
+    ]
+    assert session.sql(counted[0]).rows.to_pylist() == [{"n": 400}]
+    for number, text in enumerate(counted, 1):
+        table.append(make_rows(350 + 50 * number, 400 + 50 * number))
+        assert session.sql(f"{NEAREST} ORDER BY d LIMIT 600").rows.num_rows == 400 + 50 * number
+        assert session.sql(text).rows.to_pylist() == [{"n": 400 + 50 * number}], text
+    table.append(make_rows(550, 600))
     session.sql("DELETE FROM test.db.t WHERE id >= 390")
-    assert session.sql(f"{NEAREST} ORDER BY d LIMIT 500").rows.num_rows == 390
+    assert session.sql(f"{NEAREST} ORDER BY d LIMIT 600").rows.num_rows == 390
 
 
 @pytest.mark.jvm
