@@ -51,6 +51,7 @@ from icepuffin.ops.search.arguments import BYTES, field_ids, require_at_least_on
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.spark.errors import require_live
 from icepuffin.ops.spark.spark_types import as_spark, spark_schema
 from icepuffin.ops.table.snapshots import schema_at
 
@@ -117,6 +118,11 @@ def register_vector_search(
     name : str
         Name of the function in SQL.
 
+    Raises
+    ------
+    RunnerError
+        The session was stopped.
+
     Examples
     --------
     >>> icepuffin.register_vector_search(spark, table.catalog)
@@ -127,6 +133,7 @@ def register_vector_search(
     require_type(
         catalog, Catalog, "register_vector_search takes a PyIceberg catalog", "open it first, as in load_catalog(...)"
     )
+    require_live(spark)  # PySpark would open another session, and register the function there
     settings = TableFunctionSettings(catalog.name, dict(catalog.properties), storage, process_cache().settings)
     # by the session's kind: one process may have both kinds
     functions = "pyspark.sql.connect.functions" if "connect" in type(spark).__module__ else "pyspark.sql.functions"

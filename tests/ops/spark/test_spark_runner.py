@@ -240,10 +240,12 @@ def test_tasks_of_many_bytes_reach_sessions_whose_batches_have_no_limit(
 
 
 STOPPED = """
+from pyiceberg.catalog.noop import NoopCatalog
 from pyspark.sql import SparkSession
 from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.spark.knn_join import knn_join
 from icepuffin.ops.spark.spark_runner import SparkRunner
+from icepuffin.ops.spark.table_function import register_vector_search
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.tasks.task_runner import RunnerError
 
@@ -258,6 +260,7 @@ for use in (
     runner.in_place,
     lambda: SqlSession(print, spark=session).sql("SELECT 6 * 7"),
     lambda: knn_join(left, reader, on="query"),
+    lambda: register_vector_search(session, NoopCatalog("a catalog")),
 ):
     try:
         use()
@@ -269,7 +272,7 @@ for use in (
 @pytest.mark.jvm
 def test_a_session_that_was_stopped_is_an_error_of_ours() -> None:
     done = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == 6 * [
+    assert done.stdout.splitlines() == 7 * [
         "the Spark session was stopped: make a SparkRunner of a live one, and open readers by it"
     ]
 
