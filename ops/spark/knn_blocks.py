@@ -43,6 +43,7 @@ from icepuffin.ops.model import FileNumber
 from icepuffin.ops.rows.candidates import Candidates, merge, merge_sorted
 from icepuffin.ops.rows.datafile import arrow_schema, no_rows
 from icepuffin.ops.rows.element_types import OF_COLUMN
+from icepuffin.ops.rows.row_bytes import row_bytes
 from icepuffin.ops.rows.vector_column import VectorColumnError, exact_vectors
 from icepuffin.ops.search.arguments import prepare_queries
 from icepuffin.ops.search.errors import QueryError
@@ -62,8 +63,10 @@ EXPECTED = -2
 BLOCK_BYTES = 32 << 20
 """Bytes of a block's left rows and queries, but for a block of one row"""
 OUTPUT_BYTES = 16 << 20
-"""Bytes of a batch of the result, about: of one row, or of columns by their mean in a data file, it may have more"""
+"""Bytes of a batch of the result, but for bitmaps, and for a batch of one row"""
 _ROWS_OUT = 10_000
+_OWN_BYTES = 12
+"""Bytes of a rank and a distance"""
 _PLACE = ("files", "positions")
 
 
@@ -353,18 +356,20 @@ def _with_distances(candidates: Candidates, files: Sequence[Row]) -> Candidates:
 
 
 def _output(join: Join, left_rows: bytes, best: Candidates, files: Sequence[Row]) -> Iterator[pa.RecordBatch]:
-    """The answer, as batches of about `OUTPUT_BYTES`: each left row is in it up to k times."""
-    rest, first, k = pa.ipc.open_stream(left_rows).read_all(), 0, max(1, best.files.shape[1])
-    widths = [row.payload.columns.nbytes // max(1, len(row.payload.positions)) for row in files if join.field_ids]
-    width = max(widths, default=0)
-    while rest.num_rows:
-        rows = rest.slice(0, max(1, _fitting(rest, rest.num_rows, OUTPUT_BYTES // k, width)))
-        query, place = np.nonzero(best.files[first : first + rows.num_rows] >= 0)
-        step = max(1, min(_ROWS_OUT, OUTPUT_BYTES // max(1, rows.nbytes // rows.num_rows + width)))
-        for start in range(0, len(query), step):
-            cell = query[start : start + step], place[start : start + step]
-            yield from _output_rows(join, rows, best.of_queries(slice(first, first + rows.num_rows)), cell, files)
-        rest, first = rest.slice(rows.num_rows), first + rows.num_rows
+    """The answer, as batches of one row or of `OUTPUT_BYTES`: each row, of either side, may be in it many times."""
+    left = pa.ipc.open_stream(left_rows).read_all()
+    query, place = np.nonzero(best.files >= 0)
+    sizes = row_bytes(left)[query] + _OWN_BYTES
+    for row in files if join.field_ids else ():
+        of_file = np.flatnonzero(best.files[query, place] == row.number)
+        places = np.searchsorted(row.payload.positions, best.positions[query, place][of_file])
+        sizes[of_file] += row_bytes(row.payload.columns)[places]
+    ends, start = np.cumsum(sizes), 0
+    while start < len(query):
+        fitting = int(np.searchsorted(ends, ends[start] - sizes[start] + OUTPUT_BYTES, "right")) - start
+        cell = slice(start, start + max(1, min(fitting, _ROWS_OUT)))
+        yield from _output_rows(join, left, best, (query[cell], place[cell]), files)
+        start = cell.stop
 
 
 def _output_rows(

@@ -120,12 +120,14 @@ def test_columns_of_matched_rows_come_in_batches_of_few_bytes(monkeypatch: pytes
     schema = Schema(NestedField(1, "found", StringType()))
     worker = SimpleNamespace(job=SimpleNamespace(schema=schema))
     join = replace(JOIN, job=SimpleNamespace(worker=lambda: worker), field_ids=(1,), names=("match",))  # type: ignore[arg-type]
-    texts = {file: [f"{file} {position} " + "x" * 900 for position in range(40)] for file in (0, 3)}
+    widths = np.where(np.arange(40) == 7, 9_000, 300)  # one of them is far wider than their mean
+    texts = {file: [f"{file} {position} " + "x" * widths[position] for position in range(40)] for file in (0, 3)}
     files = [
         Row("a", 0, file, FileRows(np.arange(40), None, columns=pa.table({"found": texts[file]}))) for file in texts
     ]
     rng = np.random.default_rng(1)
-    best = Candidates(rng.choice([0, 3], (6, 30)), rng.integers(0, 40, (6, 30)), np.zeros((6, 30)))
+    positions = np.where(rng.random((6, 30)) < 0.5, 7, rng.integers(0, 40, (6, 30)))
+    best = Candidates(rng.choice([0, 3], (6, 30)), positions, np.zeros((6, 30)))
     rows = pa.Table.from_batches([left_rows(range(6)).drop_columns([ROW_HASH, "facts"])])
     batches = [*knn_blocks._output(join, knn_blocks._to_bytes(rows), best, files)]
     assert max(batch.nbytes for batch in batches) <= 10_000
