@@ -54,6 +54,7 @@ def seen(shards: int, *, tombstones: int = 0, curve: int = 4) -> Overview:
 def test_distinct_values_are_bars_with_a_labelled_log_scale() -> None:
     svg = drawing(value_bars("distinct values", {"id": 60_000, "<name>": 7}))
     assert texts(svg) == ["id60,000", "<name>7", "log scale"]
+    assert [text.get("y") for text in svg.iter(f"{SVG}text")] == ["13", "30", "47"]
 
 
 def test_of_many_values_the_largest_are_drawn_and_the_ui_shows_a_link() -> None:
@@ -74,11 +75,14 @@ def test_values_without_a_logarithm_have_no_bar() -> None:
 def test_a_version_is_drawn_inline_however_many_shards_it_has(shards: int, tombstones: int) -> None:
     shown = texts(drawing(version_glance(seen(shards, tombstones=tombstones))))
     assert shown[:5] == ["0.900", "0.960", "100", "2,700", "recall@10 by distances per query (log)"]
+    count = {0: [], 1: ["1 shard"], 1000: ["24 of 1,000 shards"]}.get(shards, [f"{shards} shards"])
+    assert [text.partition(";")[0] for text in shown[5:]] == [f"rows of {each}" for each in count]
 
 
 def test_shards_are_drawn_with_their_tombstones() -> None:
     svg = drawing(version_glance(seen(4, tombstones=10)))
     assert [path.get("stroke") for path in svg.iter(f"{SVG}path")] == ["#4f43dd", "#d0d0d8"]
+    assert {path.get("stroke-width") for path in svg.iter(f"{SVG}path")} == {"45"}, "2 pixels apart"
     assert texts(svg)[-1] == "rows of 4 shards; grey: tombstones"
     undamaged = drawing(version_glance(seen(4)))
     assert len(list(undamaged.iter(f"{SVG}path"))) == 1

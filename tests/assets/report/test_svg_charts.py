@@ -1,6 +1,7 @@
 """Charts: what lies where, what is written beside it, and nothing over anything else."""
 
 import re
+from itertools import pairwise
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -54,6 +55,8 @@ def test_bars_of_many_values_are_means_of_neighbours() -> None:
     paths = {path.get("class"): path.get("d", "") for path in svg.iter("path")}
     assert (paths["a"].count("M"), paths["e"].count("M")) == (BARS, BARS)
     assert "rows; each bar: the mean of 2" in texts(svg)
+    spans = [(float(x), float(x) + float(width)) for x, width in re.findall(r"M(\S+) \S+h([\d.]+)", paths["a"])]
+    assert all(one[1] < other[0] for one, other in pairwise(spans)), "beside each other"
     assert next(svg.iter("title")).text == "shard 0 … shard 1"
 
 
@@ -63,6 +66,11 @@ def test_one_value_is_a_chart(value: float) -> None:
     bar = drawn(bar_chart([Bar("", (("a", value),))], Axes("one")))
     for svg in (line, bar):
         assert 2 <= len([text for text in texts(svg) if re.match(r"[\d.]", text)]) <= 6
+
+
+def test_a_line_without_points_has_its_axes() -> None:
+    svg = drawn(line_chart([], Axes("none")))
+    assert [text for text in texts(svg) if text] == ["0", "0.5", "1"]
 
 
 def test_a_picture_of_its_own_has_style_and_heading_and_no_titles() -> None:
