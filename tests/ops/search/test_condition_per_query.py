@@ -12,6 +12,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, LessThan
 from pyiceberg.table import Table
 
+from icepuffin.ann_kernels.rows.postings import CommonRows
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.filters import attribute_conditions
 from icepuffin.ops.filters.attribute_values import VersionValues
@@ -21,7 +22,7 @@ from icepuffin.ops.messages import plural
 from icepuffin.ops.model import MIB
 from icepuffin.ops.search import IndexReader, SearchResult, open_index
 from icepuffin.ops.search.errors import FilterError, QueryError
-from icepuffin.ops.search.indexed.conjunctions import ConjunctionSearch
+from icepuffin.ops.search.indexed.conjunctions import ConjunctionSearch, _of_queries
 from icepuffin.ops.search.measured.live_recall import RecallSampler
 from icepuffin.ops.search.pipeline import SearchPipeline
 from icepuffin.ops.storage import StorageError
@@ -178,6 +179,15 @@ def test_conjunctions_of_look_ups_are_answered_at_once(table: Table, monkeypatch
     assert f"{result.profile.distances:,} distances" in result.explain()
     monkeypatch.delattr(SearchPipeline, "_under_one")
     assert reader.search(queries(len(conditions)), 5, where=conditions, columns=["id"]).rows.equals(result.rows)
+
+
+@pytest.mark.parametrize(("limit", "counts"), [(2, [-1, -1]), (3, [3, -1]), (4, [3, 4])])
+def test_a_query_is_over_the_limit_by_the_nodes_of_all_its_combinations(limit: int, counts: list[int]) -> None:
+    rows = CommonRows(np.array([2, 1, 4]), np.array([0, 2, 3, 7]), np.arange(7, dtype=np.uint32))
+    found = _of_queries(rows, np.array([0, 2, 3]), limit)
+    assert found.counts.tolist() == counts
+    assert np.diff(found.starts).tolist() == [max(0, count) for count in counts]
+    assert found.nodes.tolist() == list(range(sum(np.diff(found.starts))))
 
 
 def test_the_profile_names_the_columns_of_this_search(table: Table) -> None:

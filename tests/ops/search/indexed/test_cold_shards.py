@@ -25,6 +25,7 @@ from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.search import IndexReader, open_index
 from icepuffin.ops.search.indexed import cold_shards
+from icepuffin.ops.search.indexed.cold_shards import ColdReads
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion, ShardsOnDemand
 from icepuffin.ops.search.result import explain
 from icepuffin.ops.shards.shard_reader import open_shard
@@ -214,6 +215,14 @@ def test_cells_of_further_shards_are_read_where_those_of_a_target_have_too_few_r
     assert many.profile.cold.bytes == many.profile.bytes_read["index"] > few.profile.cold.bytes
     assert 0.9 <= many.profile.cold.recall <= 1
     assert len({*many.rows["id"].to_pylist()}) == 100
+
+
+def test_what_two_searches_read_is_added_up_and_their_recall_weighted_by_rows() -> None:
+    names = "shards", "left_out", "cells", "bytes", "requests", "rounds"
+    one, other = (ColdReads(**dict(zip(names, numbers, strict=True))) for numbers in (range(1, 7), range(10, 70, 10)))
+    added = replace(one, recall=0.5, rows=30).plus(replace(other, recall=0.9, rows=10))
+    assert [getattr(added, name) for name in names] == [11, 22, 33, 44, 55, 66]
+    assert (added.recall, added.rows) == (pytest.approx(0.6), 40)
 
 
 def test_a_delta_does_not_stand_for_the_nearest_shard(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
