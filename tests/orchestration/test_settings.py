@@ -148,6 +148,7 @@ LIMITS: list[tuple[type[BaseModel], dict[str, Any], str, list[Any], list[Any]]] 
     (TableSettings, TABLE, "max_runtime_seconds", [60], [59]),
     (TableSettings, TABLE, "retries", [0, 10], [-1, 11]),
     (TableSettings, TABLE, "retry_delay_seconds", [0], [-0.1]),
+    (TableSettings, TABLE, "nightly", ["30 2 * * *", "off"], ["30 2 * *", "0 30 2 * * *"]),
     (TableSettings, TABLE, "max_freshness_lag", [0], [-1]),
     (TableSettings, TABLE, "max_freshness_minutes", [0], [-0.1]),
     (KeepSettings, {}, "last", [1], [0]),
