@@ -204,15 +204,18 @@ def test_users_are_told_apart_without_showing_them(monkeypatch: pytest.MonkeyPat
 
 def test_who_logs_in_as_another_is_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the variables and the files by which Google's and Azure's clients find an account."""
-    key = tmp_path / "key.json"
-    key.write_text("ann")
+    key, login = tmp_path / "key.json", tmp_path / ".config/gcloud/application_default_credentials.json"
+    login.parent.mkdir(parents=True)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
+    monkeypatch.setenv("HOME", str(tmp_path))
     google, azure, ours = "gs://lake/a", f"abfss://c@{HOST}/a", StorageConfig()
-    ann = principal(google, ours)
-    key.write_text("bob")
-    assert principal(google, ours) != ann
-    key.write_text("ann")
-    assert principal(google, ours) == ann
+    for file in (key, login):
+        file.write_text("ann")
+        ann = principal(google, ours)
+        file.write_text("bob")
+        assert principal(google, ours) != ann
+        file.write_text("ann")
+        assert principal(google, ours) == ann
     for location, variable in (
         (google, "CLOUDSDK_CORE_ACCOUNT"),
         (azure, "IDENTITY_ENDPOINT"),
