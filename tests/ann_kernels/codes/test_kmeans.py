@@ -19,6 +19,17 @@ def test_each_vector_goes_to_its_nearest_centroid(dims: int, rows: int) -> None:
     np.testing.assert_allclose(squared, gaps.min(axis=1), rtol=1e-4)
 
 
+@pytest.mark.parametrize("threads", range(1, 8))
+def test_threads_take_whole_blocks_so_that_products_are_those_of_one_thread(threads: int) -> None:
+    """BLAS adds up in another order where it multiplies another number of rows, which may change a label."""
+    for count in (1, 99, 100, 101, 1_234):
+        bounds = kmeans._block_bounds(count, 100, threads)
+        assert bounds == sorted(bounds)
+        assert bounds[0] == 0
+        assert bounds[-1] == count
+        assert all(bound % 100 == 0 for bound in bounds if bound < count)
+
+
 @pytest.mark.parametrize("dims", [3, kmeans.NARROW + 1])
 def test_the_first_of_equal_centroids_is_taken(dims: int) -> None:
     centroids = np.repeat(np.eye(2, dims, dtype=np.float32), 3, axis=0)
