@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -501,6 +502,29 @@ def test_a_failure_leaves_neither_file_nor_pack(table: Table, monkeypatch: pytes
     assert packs_of(table) == before
     index_head(table)
     assert_right(table)
+
+
+@pytest.mark.parametrize("kind", ["pack", "snap"])
+def test_a_file_that_reads_back_as_another_is_not_published(
+    table: Table, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """As of a store that gives a file of before in place of the one that was written."""
+    version, packs, real = head_version(table), packs_of(table), LocalStorage.concat
+    before = to_path(version.packs[0].path if kind == "pack" else version.puffin_path).read_bytes()
+
+    def stale(self: LocalStorage, path: str, *arguments: Any) -> int:
+        copied = real(self, path, *arguments)
+        if f"/ann-e-{kind}-" in path:
+            to_path(path).write_bytes(before)
+        return copied
+
+    table.overwrite(make_rows(5000, 5600))
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "concat", stale)
+        with pytest.raises(CoverageError, match="does not read back as it was written; nothing was published"):
+            index_head(table)
+    assert head_version(table) == version
+    assert packs_of(table) == packs
 
 
 def test_the_loser_of_two_equal_builds_leaves_no_pack(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
