@@ -180,6 +180,8 @@ class ModelHistory:
 
     def _re_embed(self) -> None:
         """The next batch of the change that is under way, or the first one of another. It changes vectors."""
+        if not len(self._rows()):  # a rollback led to between the two commits of an overwrite
+            self._append(FEWEST_ROWS)
         migration = self.migration or self._begun()
         while not (waiting := self._waiting(migration.column)):
             self._end(migration)
