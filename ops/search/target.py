@@ -191,8 +191,12 @@ class VersionChoice:
 
     @property
     def graphs(self) -> LoadedVersion | DistributedVersion | None:
-        """The version whose graphs are searched."""
-        return None if self.is_of_balls else self.loaded
+        """The version whose graphs are searched; none where it has no live rows, of whichever dimensions these were."""
+        return None if self.is_of_balls or not self._has_rows else self.loaded
+
+    @property
+    def _has_rows(self) -> bool:
+        return self.loaded is not None and (self.is_of_balls or bool(self.loaded.live_rows().any()))
 
     @property
     def here(self) -> LoadedVersion | None:
@@ -209,7 +213,7 @@ class VersionChoice:
     @property
     def dims(self) -> int | None:
         """Dimensions of the vectors, where an index knows them."""
-        return self.loaded.dims if self.loaded else None
+        return self.loaded.dims if self.loaded and self._has_rows else None
 
     @property
     def covered(self) -> frozenset[FileNumber]:

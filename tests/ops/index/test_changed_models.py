@@ -184,6 +184,18 @@ def test_balls_around_the_vectors_of_another_model_answer_no_query(table: Table)
     assert_right(table, second_model(24)[:8], Coverage.EXACT_VERSION, balls)
 
 
+def test_a_snapshot_whose_rows_are_all_gone_answers_queries_of_the_new_model(table: Table) -> None:
+    """As between the two commits of an overwrite: its version is of the old dimensions, and has no live row."""
+    file = next(iter(table.scan().plan_files())).file
+    append_position_deletes(table, {file.file_path: np.arange(ROWS)})
+    report = index_head(table)
+    assert (report.action, report.rows) == (Action.REFRESHED, 0)
+    for dims in (16, 24):
+        reader = open_index(table.refresh(), DEFINITION, storage=STORAGE)
+        found = reader.search(second_model(dims)[:2], 5, columns=["id"])
+        assert (found.coverage, len(found.rows)) == (Coverage.EXACT_VERSION, 0)
+
+
 def test_balls_of_a_file_whose_rows_are_all_deleted_answer_no_query(table: Table) -> None:
     """The file is live, and its vectors have other dimensions than all that are."""
     balls = IndexDefinition(name="b", column="embedding", metric="l2", method="centroid")
