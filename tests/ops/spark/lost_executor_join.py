@@ -119,8 +119,8 @@ def outcome(spark: SparkSession, table: Table, folder: Path, changes: str, stage
         for item in ours:
             info = tracker.getStageInfo(item)
             reached = info is not None and info.numCompletedTasks >= min(2, info.numTasks)
-            if reached and ran(spark, ours) > stage:
-                os.kill(executors()[0], signal.SIGKILL)
+            if reached and ran(spark, ours) > stage and (running := executors()):  # Spark may just have replaced them
+                os.kill(running[0], signal.SIGKILL)
                 killed = 1
                 break
         sleep(0.05)
