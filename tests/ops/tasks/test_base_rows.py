@@ -10,8 +10,9 @@ from pyiceberg.types import FloatType, ListType, NestedField
 
 from icepuffin.ann_kernels.codes.product_quantization import decode_pq
 from icepuffin.ops.model import ObjectRange, ShardId, StoredRun
+from icepuffin.ops.shards import vector_runs
 from icepuffin.ops.tasks.base_shard import BaseShard
-from icepuffin.ops.tasks.delta_rows import PassedRows
+from icepuffin.ops.tasks.delta_rows import DeltaRowsTask, PassedRows, scatter_delta
 from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.puffin.blobs import deletion_vector_blob
 from tests.ops.cache.stored import ROWS, STORAGE, lean, random_shard, stored
@@ -44,3 +45,23 @@ def test_passed_rows_have_the_vectors_of_their_runs(tmp_path: Path, dims: int, d
     rows = PassedRows(ShardId(0), ("unused", 9), tuple(runs)).with_vectors(addresses, STORAGE, dims)
     assert rows.vectors.dtype == np.float32
     assert rows.vectors.tolist() == vectors.tolist()
+
+
+@pytest.mark.parametrize(
+    ("least", "to", "staged", "passed"), [(1_000, 5, [], [5]), (1 << 20, 5, [5], []), (1_000, 6, [5, 6], [])]
+)
+def test_rows_of_a_dissolved_delta_keep_their_vectors_where_these_lie_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int, to: int, staged: list[int], passed: list[int]
+) -> None:
+    monkeypatch.setattr(vector_runs, "MIN_BYTES", least)
+    shard = random_shard()
+    none_dead = deletion_vector_blob.encode(np.empty(0, np.int64))
+    base = BaseShard(stored(tmp_path, shard).stored, 1.0, "", none_dead, (), 0, (), SCHEMA, 1, STORAGE)
+    codebook = np.asarray(shard.vectors)[:2]
+    task = DeltaRowsTask(
+        ShardId(7), base, codebook, np.array([5, to], np.uint32), f"file://{tmp_path}/staging", STORAGE
+    )
+    dissolved = scatter_delta(task)
+    assert sorted(destination for destination, _, _ in dissolved.blocks) == staged
+    assert [rows.destination for rows in dissolved.passed] == passed
+    assert sum(count for _, _, count in dissolved.blocks) + sum(rows.count for rows in dissolved.passed) == ROWS

@@ -12,11 +12,13 @@ from pyiceberg.types import FloatType, ListType, NestedField
 
 from icepuffin.ann_kernels.graphs.vamana import VamanaParams
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.model import How, ShardId
+from icepuffin.ops.model import How, ObjectRange, ShardId, StoredRun
 from icepuffin.ops.shards.shard_reader import open_shard
+from icepuffin.ops.tasks import markers
 from icepuffin.ops.tasks.base_shard import BaseShard
+from icepuffin.ops.tasks.delta_rows import PassedRows
 from icepuffin.ops.tasks.rows import VectorRows
-from icepuffin.ops.tasks.shard_task import RECALL_LOSS, Partitions, ShardTask, make_shard
+from icepuffin.ops.tasks.shard_task import RECALL_LOSS, Partitions, ShardTask, _inputs, make_shard
 from icepuffin.ops.tasks.staged_blocks import Block, block_schema
 from icepuffin.puffin.blobs import deletion_vector_blob
 from tests.ops.cache.stored import DIMS, STORAGE, random_shard, stored
@@ -94,3 +96,15 @@ def test_the_bytes_that_were_written_are_those_that_are_reported(task: ShardTask
     where = result.stored.blob
     data = Path(where.path.removeprefix("file://")).read_bytes()
     assert hashlib.sha256(data[where.offset : where.offset + where.length]).digest() == result.sha256
+
+
+def test_the_marker_of_a_shard_depends_on_the_rows_whose_vectors_stay_where_they_lie(task: ShardTask) -> None:
+    none = VectorRows(*(np.empty(0, dtype) for dtype in ("u4", "i8", "u8")), np.empty((0, DIMS), np.float32))
+
+    def name(path: str, place: int) -> str:
+        run = StoredRun(ObjectRange(path, 0, 4 * DIMS), 1, b"sha256")
+        rows = VectorRows(np.zeros(1, "u4"), np.array([place]), np.zeros(1, "u8"), np.empty((1, 0), np.float32))
+        passing = replace(task, passed=(PassedRows(ShardId(0), ("unused", 1), (run,)),))
+        return markers.name_of("m", _inputs(passing, none, [rows]))
+
+    assert len({name(path, place) for path in ("a", "b") for place in (0, 1)}) == 4

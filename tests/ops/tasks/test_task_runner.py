@@ -162,3 +162,10 @@ def test_an_interrupt_does_not_wait_for_the_tasks_at_work() -> None:
         assert not ended
     finally:
         go_on.set()
+
+
+def test_tasks_that_run_at_once_are_a_fourth_and_each_is_reported_when_it_is_done() -> None:
+    assert [LocalRunner(8)._at_once(tasks_of(*count * [0])) for count in (7, 8, 11, 12)] == [1, 2, 2, 3]
+    steps: list[tuple[int, int]] = []
+    LocalRunner(2).run(lambda _: None, tasks_of(*9 * [0]), label="", progress=lambda done, of: steps.append((done, of)))
+    assert steps == [(done, 9) for done in range(1, 10)]

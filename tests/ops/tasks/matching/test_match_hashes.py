@@ -85,6 +85,7 @@ def test_matches_are_staged_shard_by_shard(tmp_path: Path) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(result.moves) == 100
+    assert [moves.shard_id for moves in result.moves] == [*range(100)]
+    assert {len(deletion_vector_blob.decode(moves.nodes)) for moves in result.moves} == {4_000}
     assert result.unmatched == ()
     assert peak < 26 * count, peak / count

@@ -56,6 +56,13 @@ def test_only_values_of_a_slice_are_sketched() -> None:
     assert (theta, hashes.tolist()) == naive.sketch(value.to_bytes(8, "little") for value in (3, 4, 5))
 
 
+def test_nanoseconds_are_cut_off_where_a_column_has_microseconds() -> None:
+    accumulator = ThetaAccumulator()
+    update_from_arrow(accumulator, pa.array([1_999, 2_000], pa.timestamp("ns")), "timestamp")
+    theta, hashes = accumulator.result()
+    assert (theta, hashes.tolist()) == naive.sketch(value.to_bytes(8, "little") for value in (1, 2))
+
+
 def test_over_the_bound_the_first_files_come_back_one_by_one_and_the_others_as_a_union(tmp_path: Path) -> None:
     """The last of four files is no larger than what the third, which is too large, leaves of the bound."""
     arrow = pa.schema([pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})])
@@ -83,4 +90,5 @@ def test_over_the_bound_the_first_files_come_back_one_by_one_and_the_others_as_a
     assert sketch(None) == (["a", "b", "c", "d"], set(), expected)
     assert sketch(10_000, together=1) == (["a", "b", "d"], {4_096}, expected)
     assert sketch(10_000, together=3) == (["a", "b", "d"], {4_096}, expected)
+    assert sketch(5_000) == (["a", "d"], {4_096}, expected), "what is left of the bound is less than b"
     assert sketch(0) == ([], {4_096}, expected)
