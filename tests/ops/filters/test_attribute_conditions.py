@@ -674,6 +674,7 @@ def test_codes_have_room_for_all_values_and_null(bits: int, more: int) -> None:
 
 @pytest.mark.parametrize("rows", [1, 150])
 def test_the_largest_values_that_are_kept_are_read_however_well_they_compress(rows: int) -> None:
+    assert kept_values.ALWAYS_KEPT == 65_536
     text = "a" * (kept_values.ALWAYS_KEPT + kept_values.BYTES_PER_ROW * rows - rows - 8)
     values = kept_values.file_values([pa.array([text] * rows)], pa.string(), rows)
     assert values is not None

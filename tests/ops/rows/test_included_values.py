@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -388,6 +389,9 @@ def test_a_reader_keeps_no_more_blocks_than_its_budget(table: Table, monkeypatch
         assert 0 < columns.cached_bytes <= 6_000
         read = meter.bytes
     assert read > 0, "the first blocks were dropped"
+    before, large = columns.cached_bytes, SimpleNamespace(nbytes=1_501)
+    columns._keep(((1, FileNumber(0)), 999), large)  # type: ignore[arg-type]
+    assert columns.cached_bytes == before, "one block takes no more than a fourth of it"
 
 
 def test_blocks_are_of_few_bytes_and_read_in_any_order() -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icepuffin.ops.rows.parquet import ParquetObject
+from icepuffin.ops.rows.parquet import ParquetObject, StorageFile
 from icepuffin.ops.storage import ObjectMissingError
 from icepuffin.ops.storage.local_storage import LocalStorage
 
@@ -89,6 +89,15 @@ def test_arrow_reads_from_the_callers_thread_only(written: Path) -> None:
     remote.read(["id", "noise", "vector", "tail"], range(5))
     list(remote.batches(["id", "noise", "vector", "tail"], batch_rows=100))
     assert storage.threads == {threading.get_ident()}
+
+
+def test_a_read_past_the_end_of_what_was_fetched_goes_to_the_store(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(bytes(range(100)))
+    file = StorageFile(LocalStorage(), str(path), 100)
+    file.fetch([(10, 20)])
+    file.seek(28)
+    assert file.read(4) == bytes(range(28, 32))
 
 
 def test_a_missing_object_is_the_stores_own_error(tmp_path: Path) -> None:
