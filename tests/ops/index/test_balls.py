@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from pyiceberg.table import Table
 from icepuffin.ann_kernels.arrays import F64
 from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
 from icepuffin.ops.index import CoverageError, DefinitionError, IndexDefinition, drop_index
+from icepuffin.ops.index import balls as ball_index
 from icepuffin.ops.index.index_materialization import rebuild_tombstoned_shards
 from icepuffin.ops.index.planning import index_estimate, sizes
 from icepuffin.ops.index.planning.sizes import BALL_BYTES, balls_per_file
@@ -35,6 +37,7 @@ from icepuffin.ops.tasks.file_balls import MAX_BALLS
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs import centroid_blob
+from icepuffin.puffin.blobs.routing_blob import CoveredFile
 from icepuffin.puffin.errors import BadBlobError
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows
 from tests.ops.catalog.equality import delete_where_id_is
@@ -242,6 +245,18 @@ def test_a_row_outside_of_its_balls_is_published_by_nobody(table: Table, monkeyp
     faults = check_integrity(RunContext(table, STORAGE), version).faults
     assert len(faults) == 4
     assert "rows lie in none of its balls" in faults[0]
+
+
+def test_a_version_that_lacks_a_live_file_is_not_published(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = ball_index.file_table
+
+    def other(*arguments: Any) -> tuple[CoveredFile, ...]:
+        first, *others = real(*arguments)
+        return replace(first, present=False), *others
+
+    monkeypatch.setattr(ball_index, "file_table", other)
+    with pytest.raises(CoverageError, match="is live in only one of snapshot and index"):
+        index_head(table, BALLS)
 
 
 def test_a_file_without_a_ball_is_a_fault_where_balls_are_all_there_is(

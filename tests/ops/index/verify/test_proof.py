@@ -147,6 +147,18 @@ def too_few_live(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(build, "file_table", other)
 
 
+def a_file_is_left_out(patch: pytest.MonkeyPatch) -> None:
+    """The file table says of a live file that it is gone."""
+    real = refresh.file_table
+
+    def other(*arguments: Any) -> tuple[CoveredFile, ...]:
+        first, *others = real(*arguments)
+        return replace(first, present=False), *others
+
+    patch.setattr(refresh, "file_table", other)
+    patch.setattr(build, "file_table", other)
+
+
 def other_vectors(patch: pytest.MonkeyPatch) -> None:
     """Each node is written with the vector of the next one; its hash and address stay."""
     real = shard.stored_vectors
@@ -162,7 +174,15 @@ def written_otherwise(patch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -
     ("corrupt", "anew"),
     [
         (it, anew)
-        for it in (other_files, moved_positions, other_hashes, a_row_twice, too_few_live, other_vectors)
+        for it in (
+            other_files,
+            moved_positions,
+            other_hashes,
+            a_row_twice,
+            too_few_live,
+            a_file_is_left_out,
+            other_vectors,
+        )
         for anew in (False, True)
     ],
 )
