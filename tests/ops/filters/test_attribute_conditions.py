@@ -91,6 +91,7 @@ from icepuffin.puffin.blobs.attributes_blob import (
     values_of,
 )
 from icepuffin.puffin.blobs.routing_blob import CoveredFile
+from icepuffin.puffin.errors import BadBlobError
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.draws import draws
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -670,6 +671,14 @@ def test_codes_have_room_for_all_values_and_null(bits: int, more: int) -> None:
     stored = values_of(entry_of(0, len(column), "int", "reading", values))
     decoded = pa.concat_arrays([kept_values.decoded_values(stored, pa.int32()), pa.nulls(1, pa.int32())])
     assert decoded.take(pa.array(stored.codes)).equals(column)
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.int16(), pa.bool_(), pa.string(), pa.decimal128(9)])
+def test_values_of_another_width_than_their_columns_are_refused(kind: pa.DataType) -> None:
+    values = kept_values.file_values([pa.array([7, 8], pa.int32())], pa.int32(), 2)
+    assert values is not None
+    with pytest.raises(BadBlobError, match="attributes are values of 4 bytes"):
+        kept_values.decoded_values(values, kind)
 
 
 @pytest.mark.parametrize("rows", [1, 150])
