@@ -271,6 +271,13 @@ def test_the_first_line_of_a_databases_message_is_shown() -> None:
     assert shown.startswith("connection refused (")
 
 
+def test_the_words_of_a_client_are_shown_where_they_are_asked_for_alone() -> None:
+    """They may quote an address with a password that no setting has."""
+    error = RuntimeError("no answer from http://ann:hunter2@host")
+    assert failure("c", {"type": "glue"}, error) == "RuntimeError"
+    assert failure("c", {"type": "glue"}, error, quoting=True) == f"RuntimeError: {error}"
+
+
 @pytest.mark.parametrize(
     ("uri", "bounded"),
     [

@@ -75,6 +75,7 @@ def test_what_is_missing_is_what_pyiceberg_expects(file: StoredFile) -> None:
 @pytest.mark.parametrize("whole", [9, 10])
 def test_a_large_file_is_read_by_ranges(file: StoredFile, monkeypatch: pytest.MonkeyPatch, whole: int) -> None:
     """And as a whole by one request, as PyIceberg reads metadata."""
+    assert stored_file_io._WHOLE == 32 * 2**20
     monkeypatch.setattr(stored_file_io, "_WHOLE", whole)
     monkeypatch.setattr(stored_file_io, "_BUFFER", 4)
     written(file, b"0123456789")
