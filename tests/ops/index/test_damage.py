@@ -242,6 +242,12 @@ def test_an_index_with_properties_of_another_release_leaves_the_others_alone(tab
         load_definition(table, "other")
 
 
+@pytest.mark.parametrize("text", ["", "[]", "1", '{"a": 1}', '{"0": null}'])
+def test_sizes_of_included_values_that_are_not_ours_count_as_nothing(text: str) -> None:
+    assert version_reader._bytes_by_pack('{"0": 7, "1": "8"}') == {0: 7, 1: 8}
+    assert version_reader._bytes_by_pack(text) == {}
+
+
 def test_values_beyond_the_files_and_packs_of_a_version_are_not_read(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 from icepuffin.ann_kernels.codes import kmeans
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index.index_layout import group_partitions
-from icepuffin.ops.index.routing_recall import curve_in_sample
+from icepuffin.ops.index.routing_recall import _shards_of_nearest, curve_in_sample
 from icepuffin.ops.index.versions.layout_fit import LayoutFit
 from icepuffin.ops.model import FileSlot
 from icepuffin.ops.tasks.file_balls import BallSet
@@ -61,6 +61,17 @@ def test_partitions_are_halved_whatever_their_scale(scale: float) -> None:
     codebook = np.random.default_rng(0).uniform(-1, 1, (32, 3))
     shards = group_partitions((scale * codebook).astype(np.float32), np.full(32, 10), 4)
     assert np.bincount(shards).tolist() == [8, 8, 8, 8]
+
+
+def test_no_shard_is_without_a_partition_however_large_one_is() -> None:
+    codebook = np.arange(4, dtype=np.float32)[:, None]
+    for sizes in ([1, 1, 1, 97], [97, 1, 1, 1]):
+        assert sorted({*group_partitions(codebook, np.array(sizes), 3).tolist()}) == [0, 1, 2]
+
+
+def test_too_few_rows_have_no_shards_of_the_nearest() -> None:
+    assert _shards_of_nearest([np.zeros((2, 2)), np.zeros((2, 1))], 3).tolist() == [[-1] * 3] * 2
+    assert _shards_of_nearest([np.zeros((2, 2)), np.ones((2, 1))], 2).tolist() == [[0, 1]] * 2
 
 
 def test_rows_of_a_centroid_that_equals_another_are_probed_for() -> None:

@@ -21,6 +21,11 @@ def test_every_field_but_name_and_column_is_a_parameter() -> None:
     assert all(getattr(INDEX, name) == parameter.default for name, parameter in INDEX_PARAMETERS.items())
 
 
+def test_the_headline_has_what_is_not_the_default() -> None:
+    assert INDEX.headline() == "name='e', column='v', metric='cosine'"
+    assert replace(INDEX, max_degree=8).headline() == "name='e', column='v', max_degree=8, metric='cosine'"
+
+
 def test_defaults_are_those_that_the_documents_measure() -> None:
     """R = 64, L = 100, alpha = 1.2."""
     assert (INDEX.max_degree, INDEX.search_list, INDEX.alpha) == (64, 100, 1.2)

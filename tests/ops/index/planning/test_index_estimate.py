@@ -212,6 +212,25 @@ def test_copying_goes_on_beside_the_work() -> None:
     assert default_seconds(replace(both, copied=10_000_000_000), 1) > default_seconds(both, 1) + 1
 
 
+@pytest.mark.parametrize(
+    ("amount", "microseconds"),
+    [
+        ("built", 70),
+        ("inserted", 280),
+        ("read", 40),
+        ("hashed", 8),
+        ("followed", 1),
+        ("rewritten", 30),
+        ("looked_up", 1),
+    ],
+)
+def test_each_row_takes_its_microseconds_of_a_core(amount: str, microseconds: int) -> None:
+    for dims in (384, 768):
+        by_dims = dims // 384 if amount in ("read", "hashed", "rewritten") else 1
+        seconds = default_seconds(replace(Amounts(dims=dims), **{amount: 1_000_000}), 2)
+        assert seconds == pytest.approx(0.5 + by_dims * microseconds / 2)
+
+
 def test_more_work_takes_longer_and_more_threads_shorten_it() -> None:
     little, much = Amounts(read=100, inserted=100, dims=64), Amounts(read=10_000, inserted=10_000, dims=64)
     assert default_seconds(little, 1) < default_seconds(much, 2) < default_seconds(much, 1)
