@@ -6,6 +6,7 @@ The schema changes while readers stay open.
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from icepuffin.ops.index import IndexDefinition, create_index, load_definition
 from icepuffin.ops.rows.candidates import answer_names
 from icepuffin.ops.rows.datafile import arrow_schema
 from icepuffin.ops.search import open_exact, open_index
+from icepuffin.ops.search.result import row_grid
 from icepuffin.ops.spark.spark_types import as_spark
 from icepuffin.ops.sql import SqlSession
 from tests.conftest import STORAGE
@@ -228,3 +230,12 @@ def test_values_are_of_the_rows_and_columns_that_they_stand_for(catalog: Catalog
             snapshot, rows = rng.choice(history.past)
             ways = ways_of(history.table, history.rows, requests)
             ways += ways_of(history.table, rows, drawn_requests(rng, rows.column_names), snapshot)
+
+
+@pytest.mark.parametrize(("queries", "columns"), [([], ["id"]), ([0, 0], ["id"]), ([0, 1], ["query", "id"])])
+def test_rows_are_shown_with_the_number_of_their_query_where_there_are_several(
+    queries: list[int], columns: list[str]
+) -> None:
+    rows = pa.table({"query": pa.array(queries, pa.int64()), "id": pa.array(range(len(queries)), pa.int64())})
+    grid = row_grid(SimpleNamespace(rows=rows), "")  # type: ignore[arg-type]
+    assert ([*grid.columns], len(grid.rows)) == (columns, len(queries))
