@@ -157,9 +157,10 @@ def test_a_graph_that_finds_as_much_as_its_definition_demands_is_sound(metric: M
 
 @pytest.mark.parametrize("kind", ["f32", "f16", "none"])
 def test_rows_with_one_vector_stand_for_each_other(kind: str) -> None:
-    vectors = np.tile(gaussian()[:1], (400, 1))
-    result = searched(shard_of(vectors, Metric.L2, kind), vectors, np.arange(50))
-    assert (result.misplaced, result.returned) == (0, 50)
+    for different in (1, 8):
+        vectors = np.repeat(gaussian()[:different], 400 // different, axis=0)
+        result = searched(shard_of(vectors, Metric.L2, kind), vectors, np.arange(50))
+        assert (result.misplaced, result.returned) == (0, 50)
 
 
 def test_a_longer_vector_may_be_nearer_than_the_row_itself() -> None:
