@@ -159,17 +159,15 @@ class CopyGroups:
         marked[self.originals] = ends[1:] > ends[:-1]
         return Bitmap.from_mask(marked), CopyGroups(self.originals, self.members[is_live], ends)
 
-    def filled(self, ids: I64, distances: F64, most: int) -> tuple[I64, F64]:
-        """Results (ids int64[Q, k], -1 where there are fewer; distances f64[Q, k]) with nodes for originals: at most
-        `most` for each.
-        """
+    def filled(self, ids: I64, distances: F64) -> tuple[I64, F64]:
+        """Results (ids int64[Q, k], -1 where there are fewer; distances f64[Q, k]) with all nodes for originals."""
         k = ids.shape[1]
         groups = np.minimum(np.searchsorted(self.originals, ids), len(self.originals) - 1)
         has_copies = self.originals[groups] == ids
         if not has_copies.any():
             return ids, distances
         firsts = np.where(has_copies, self.starts[groups], 0)
-        counts = np.where(has_copies, np.minimum(self.starts[groups + 1] - firsts, most), ids >= 0)
+        counts = np.where(has_copies, np.minimum(self.starts[groups + 1] - firsts, k), ids >= 0)
         ranks = np.cumsum(counts, axis=1) - counts
         counts = np.clip(k - ranks, 0, counts)  # else there may be k times k
         results = np.repeat(np.arange(counts.size), counts.ravel())

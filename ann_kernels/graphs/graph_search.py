@@ -244,15 +244,7 @@ class Searcher:
         return int(codebook.shape[0] * codebook.shape[2])
 
     def search(
-        self,
-        queries: Floats,
-        k: int,
-        *,
-        search_list: int,
-        widest: int = 0,
-        meeting: int = 0,
-        most_equal: int = 0,
-        threads: int = 1,
+        self, queries: Floats, k: int, *, search_list: int, widest: int = 0, meeting: int = 0, threads: int = 1
     ) -> tuple[I64, F64, SearchStats]:
         """The k live nodes nearest to each query.
 
@@ -277,9 +269,6 @@ class Searcher:
             they lie elsewhere: it is widened further, or all live vectors are compared.
         meeting : int
             Live nodes that are to be met; 0 for any number.
-        most_equal : int
-            Nodes of a result whose vectors are equal, at most; 0 for any number. Who takes fewer than k of the result,
-            by distances of their own, needs no more of one vector: else these may be all of the result.
         threads : int
 
         Returns
@@ -328,12 +317,11 @@ class Searcher:
         if len(short) and self._compares:
             results.ids[short], results.distances[short] = self._compare_sought(queries[short], k)
             results.work[short, 1] += self._sought_count
-        ids, distances = self._with_copies(results.ids, results.distances, most_equal)
+        ids, distances = self._with_copies(results.ids, results.distances)
         return ids, distances, SearchStats(results.work[:, 0], results.work[:, 1])
 
-    def _with_copies(self, ids: I64, distances: F64, most: int = 0) -> Neighbors:
-        copies = self._live_copies
-        return (ids, distances) if copies is None else copies.filled(ids, distances, most or ids.shape[1])
+    def _with_copies(self, ids: I64, distances: F64) -> Neighbors:
+        return (ids, distances) if self._live_copies is None else self._live_copies.filled(ids, distances)
 
     def _beam(self, k: int, first: int, widest: int, meeting: int) -> Beam:
         """A beam that meets so many live nodes; where `meeting` is 0, as many as results."""

@@ -49,10 +49,10 @@ from icepuffin.ops.theta.ndv import counts_for_planners
 from icepuffin.ops.theta.theta_materialization import CountedSketches
 
 _RECALL_ADVICE = {
-    "none": "No codes tell nearly equal rows apart: for these take vectors = 'f32', for others raise pq_m. Else ",
-    "rq4": "No codes tell nearly equal rows apart: for these take vectors = 'f32', for others 'rq5' or 'rq8'. Else ",
-    "rq5": "No codes tell nearly equal rows apart: for these take vectors = 'f32', for others 'rq8'. Else ",
-    "rq8": "No codes tell nearly equal rows apart: keep vectors as they are (vectors = 'f32'). Else ",
+    "none": "Codes may not tell near rows apart: keep vectors in shards (vectors = 'f32'), or raise pq_m. Else ",
+    "rq4": "Codes of more bits tell near rows apart: take vectors = 'rq5', 'rq8' or 'f32'. Else ",
+    "rq5": "Codes of more bits tell near rows apart: take vectors = 'rq8' or 'f32'. Else ",
+    "rq8": "Codes may not tell near rows apart: keep vectors as they are (vectors = 'f32'). Else ",
     "f16": "Half precision may not tell near rows apart: keep vectors as they are (vectors = 'f32'). Else ",
     "f32": "To find more, ",
 }

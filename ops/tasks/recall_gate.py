@@ -112,7 +112,7 @@ def search_by_defaults(
     """
     oversample = OVERSAMPLE if is_lean(shard) else 1
     width = shard.search_list + longer_list(k - 1, oversample)
-    answers, _, _ = searcher.search(queries, k * oversample, search_list=width, most_equal=k, threads=threads)
+    answers, _, _ = searcher.search(queries, k * oversample, search_list=width, threads=threads)
     return answers
 
 
@@ -184,7 +184,7 @@ def _curve(
     with _held_out(shard, query_nodes):
         for width, oversample in settings:
             answers, _, stats = searcher.search(
-                vectors[query_nodes], k * oversample, search_list=width, most_equal=k, threads=threads
+                vectors[query_nodes], k * oversample, search_list=width, threads=threads
             )
             distances = exact_of(vectors[query_nodes], vectors, answers, metric)
             recall = float(recalls_of(distances, exact).mean())

@@ -156,13 +156,7 @@ def _walk(
         if not shard.searcher.live_count or not len(shard_queries):
             continue
         nodes, distances, stats = shard.searcher.search(
-            shard_queries,
-            count,
-            search_list=width,
-            widest=widest,
-            meeting=meeting,
-            most_equal=k if count > k else 0,
-            threads=threads,
+            shard_queries, count, search_list=width, widest=widest, meeting=meeting, threads=threads
         )
         candidates = shard.candidates(nodes, distances)
         parts.append(candidates if probing is None else candidates.spread(probing, len(queries)))

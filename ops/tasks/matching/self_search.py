@@ -133,7 +133,7 @@ def search_rows(
         searcher = searcher_of(shard, None, is_live, coded_from=sys.maxsize)
         k = min(MEASURED_K + 1, int(is_live.sum()))
         answers = search_by_defaults(searcher, shard, vectors, k, threads=threads)
-        returned = int(_is_returned(shard, nodes, answers, vectors, k).sum())
+        returned = int(_is_returned(shard, nodes, answers, vectors).sum())
         if returned < _ENOUGH * len(nodes):
             drawn, drawn_returned = _search_drawn(searcher, shard, is_live, threads=threads)
         if shard.vectors is not None and is_live.sum() > 1:
@@ -168,9 +168,8 @@ def _search_drawn(
     own = np.flatnonzero(is_live)
     drawn = np.sort(np.random.default_rng(len(own)).choice(own, min(_DRAWN, len(own)), replace=False))
     queries = _stored(shard, drawn)
-    k = min(MEASURED_K + 1, len(own))
-    answers = search_by_defaults(searcher, shard, queries, k, threads=threads)
-    return len(drawn), int(_is_returned(shard, drawn, answers, queries, k).sum())
+    answers = search_by_defaults(searcher, shard, queries, min(MEASURED_K + 1, len(own)), threads=threads)
+    return len(drawn), int(_is_returned(shard, drawn, answers, queries).sum())
 
 
 def _nodes_of(shard: Shard, is_live: npt.NDArray[np.bool_], drawn: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -207,23 +206,14 @@ def _coded(shard: Shard, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.flo
 
 
 def _is_returned(
-    shard: Shard,
-    nodes: npt.NDArray[np.int64],
-    answers: npt.NDArray[np.int64],
-    vectors: npt.NDArray[np.float32],
-    k: int,
+    shard: Shard, nodes: npt.NDArray[np.int64], answers: npt.NDArray[np.int64], vectors: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.bool_]:
-    """bool[n], whether each node is among its answers int64[n, m], -1 as none, or needs not be: k of them have its
-    vector, of which an answer has no more, or m other nodes are at least as near.
-    """
+    """bool[n], whether each node is among its answers int64[n, k], or k other nodes are at least as near."""
     returned = (answers == nodes[:, None]).any(axis=1)
-    for row in np.flatnonzero(~returned):
-        others = answers[row, answers[row] >= 0]
-        stored = _stored(shard, np.append(others, nodes[row]))
+    for row in np.flatnonzero(~returned & (answers >= 0).all(axis=1)):
+        stored = _stored(shard, np.append(answers[row], nodes[row]))
         order, _ = exact_top_k(vectors[row : row + 1], stored, len(stored), Metric.of_code(shard.metric))
-        is_last = order[0, -1] == len(others)  # ties go by place, and the node is in the last one
-        equal = (stored[:-1] == stored[-1]).all(axis=1).sum()
-        returned[row] = equal >= k or (is_last and len(others) == answers.shape[1])
+        returned[row] = order[0, -1] == len(stored) - 1  # ties go by place, and the node is in the last one
     return np.asarray(returned, np.bool_)
 
 

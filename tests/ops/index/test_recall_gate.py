@@ -140,36 +140,6 @@ def test_equal_vectors_make_an_index_that_passes_its_gate(table_factory: TableFa
         np.testing.assert_allclose(found.rows["distance"].to_numpy().reshape(40, 10), exact, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kept", ["none", "rq4"])
-def test_candidates_that_the_table_ranks_are_not_all_equal_rows(table_factory: TableFactory, kept: str) -> None:
-    """Of 50 equal rows 30 filled the list for a query between two groups, whichever group was nearer."""
-    rng = np.random.default_rng(5)
-    vectors = rng.permutation(np.repeat(rng.standard_normal((100, 64)), 50, axis=0)).astype(np.float32)
-    table = table_factory()
-    table.append(_rows(vectors))
-    definition = IndexDefinition(name="e", column="embedding", metric="l2", vectors=kept, pq_nbits=4)
-    index_head(table, definition)
-    queries = rng.standard_normal((80, 64)).astype(np.float32)
-    found = open_index(table.refresh(), definition, storage=STORAGE).search(queries, 10, columns=[], rerank=True)
-    exact = np.stack([np.sort(np.linalg.norm(vectors.astype(float) - query, axis=1))[:10] for query in queries])
-    is_near = np.isclose(found.rows["distance"].to_numpy().reshape(80, 10), exact, rtol=1e-5)
-    assert is_near.mean() >= 0.97
-
-
-@pytest.mark.parametrize("kept", ["none", "rq4", "rq5", "rq8"])
-def test_codes_of_nearly_equal_rows_are_refused_with_advice_that_helps(table_factory: TableFactory, kept: str) -> None:
-    rng = np.random.default_rng(5)
-    vectors = np.repeat(rng.standard_normal((60, 24)), 50, axis=0)
-    vectors = rng.permutation(vectors + 1e-4 * rng.standard_normal(vectors.shape)).astype(np.float32)
-    table = table_factory()
-    table.append(_rows(vectors))
-    definition = IndexDefinition(name="e", column="embedding", metric="l2", vectors=kept, target_recall=0.95)
-    with pytest.raises(GateFailedError, match=r"nearly equal rows apart: .*vectors = 'f32'") as caught:
-        index_head(table, definition)
-    assert caught.value.recall < 0.8
-    assert index_head(table, replace(definition, vectors="f32")).recall > 0.97
-
-
 def _rows(vectors: np.ndarray) -> pa.Table:
     texts = [""] * len(vectors)
     return pa.table({
