@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import dagster as dg
 import pytest
+from dagster._core.storage.defs_state.base import set_defs_state_storage
 
 from icepuffin.orchestration.sensor import evaluation
 
@@ -19,3 +20,12 @@ def instance() -> Iterator[dg.DagsterInstance]:
 def patient_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     """An evaluation writes all that is due, on a slow machine as well."""
     monkeypatch.setattr(evaluation, "WRITING_SECONDS", 3600.0)
+
+
+@pytest.fixture(autouse=True)
+def no_closed_instance() -> Iterator[None]:
+    """Dagster resolves definitions by the instance that was opened last, which another test of the process has closed
+    where instances are not closed in the order in which they were opened: then it raises.
+    """
+    with set_defs_state_storage(None):
+        yield
