@@ -173,24 +173,28 @@ lint() {
 }
 
 # A JVM of the tests maps the classes of Spark in place of reading them: half of the time that a session takes to start.
+# Made beside the kernels, so under a lock of its own.
 classes() {
+    mkdir -p .cache
+    exec 8>.cache/classes.lock
+    flock 8
     [ ! -e "$venv/spark-classes.jsa" ] || return 0
     python -m tests.services.class_archive >"$venv/spark-classes.log" 2>&1 || { cat "$venv/spark-classes.log" >&2; return 1; }
 }
 
-# Lint fills the time in which tests wait for servers. What it finds is printed at once.
+# Lint fills the time in which tests wait for servers. What it finds is printed at its end.
 check() {
     step "classes of Spark" sh "$root/deploy/bootstrap.sh" classes &
     archiving=$!
     kernels
     wait "$archiving"
     say "lint, types and import rules, beside the tests"
-    (nice -n 5 sh "$root/deploy/bootstrap.sh" lint >.cache/lint.txt 2>&1 || { cat .cache/lint.txt >&2; exit 1; }) &
+    (found=$(nice -n 5 sh "$root/deploy/bootstrap.sh" lint 2>&1) || { printf '%s\n' "$found" >&2; exit 1; }) &
     linting=$!
     say "tests"
     status=0
     suite "$@" || status=$?
-    wait "$linting" || { say "lint failed: its lines are above, and in .cache/lint.txt"; exit 1; }
+    wait "$linting" || { say "lint failed: its lines are above"; exit 1; }
     return "$status"
 }
 

@@ -90,9 +90,9 @@ def within_budget(files: Iterable[str], costs: dict[str, Cost]) -> tuple[list[st
 
 
 def changed_since(base: str) -> list[Path]:
-    """Files that differ from a commit, and new ones."""
+    """Files that differ from a commit, deleted or moved ones too, and new ones."""
     outputs = [
-        run("git", "diff", "--name-only", "--diff-filter=d", base),
+        run("git", "diff", "--name-only", "--no-renames", base),
         run("git", "ls-files", "--others", "--exclude-standard"),
     ]
     for output in outputs:

@@ -176,6 +176,14 @@ def test_tests_of_a_change_are_those_of_its_modules_and_of_their_importers(
     assert chosen[:2] == list(quick.RULES)
 
 
+def test_tests_of_a_deleted_or_moved_module_are_those_that_still_import_it(tree: Path) -> None:
+    (tree / "ops/other.py").unlink()
+    subprocess.run(["git", "mv", "ops/base.py", "ops/ground.py"], cwd=tree, check=True)
+    (tree / "tests/test_samples.py").unlink()
+    chosen = quick.chosen(quick.changed_since("HEAD"))
+    assert set(chosen) - set(quick.RULES) == {"tests/test_base.py", "tests/test_middle.py", "tests/test_other.py"}
+
+
 def test_a_file_that_is_run_whole_takes_as_long_as_all_its_long_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     table = {"a": Cost(30, 9), "a::test_long": Cost(40, 9), "a::test_other": Cost(50, 9), "b": Cost(9, 9, servers=True)}
     monkeypatch.setattr(quick, "recorded", lambda: table | {"b::test_long": Cost(8, 8)})
