@@ -93,13 +93,14 @@ class IndexReader(Presentation):
         self._reloaded: IndexReader | None = None
         self._max_k = max(1, target.live.record_count)  # deleted rows included: a bound, not `row_count`
         self._metric = target.metric
+        self._dims = choice.dims  # once: it counts the rows of every shard
         opened = choice.opened
         included = None
         if opened and opened.included:
             included = IncludedColumns(opened, target.live, target.visible, target.storage)
         self._rows = RowReader(target.live, target.visible, target.storage, included=included)
         self._vectors = VectorSource(
-            target.live, target.schema, target.field_id, self._metric, target.storage, choice.dims
+            target.live, target.schema, target.field_id, self._metric, target.storage, self._dims
         )
         self._pipeline = SearchPipeline(
             target,
@@ -137,7 +138,7 @@ class IndexReader(Presentation):
     @property
     def dims(self) -> int | None:
         """Dimensions of the vectors; None where no index tells, which is before the first scan."""
-        return self._choice.dims
+        return self._dims
 
     @property
     def metric(self) -> Metric:
@@ -278,7 +279,7 @@ class IndexReader(Presentation):
             self._require_unrestricted("Rows are ranked by the table's vectors: codes were fitted to hidden ones, too")
         if certified and self._choice.loaded is not None:
             self._require_certifiable()
-        vectors = prepare_queries(queries, self._metric, self._choice.dims, self._vectors.element_type)
+        vectors = prepare_queries(queries, self._metric, self._dims, self._vectors.element_type)
         conditions = conditions_of(where, len(vectors))
         asked = cast("Condition | None", where) if conditions is None else conditions or None
         returned = self._target.returned(columns)
@@ -337,7 +338,7 @@ class IndexReader(Presentation):
         costs = SearchCosts()
         require_at_least_one(limit=limit)
         checked = checked_distance(distance)
-        vectors = prepare_queries(queries, self._metric, self._choice.dims, self._vectors.element_type)
+        vectors = prepare_queries(queries, self._metric, self._dims, self._vectors.element_type)
         thresholds = RangeThresholds.from_distance(checked, len(vectors), self._metric, inclusive=inclusive)
         returned = self._target.returned(columns)
         try:
