@@ -13,7 +13,7 @@ from icepuffin.ops.index.errors import GateFailedError
 from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.versions.version_sizes import graph_id
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.storage import ObjectMissingError, open_storage, relative_to
+from icepuffin.ops.storage import ObjectMissingError, RefusedError, open_storage, relative_to
 from icepuffin.ops.table.json_texts import parse_json
 from icepuffin.ops.table.shared_deletes import distinct_deletes
 
@@ -44,12 +44,13 @@ def record_vain_build(plan: VersionPlan, error: GateFailedError, storage: Storag
 
 def find_vain_build(plan: VersionPlan, storage: StorageConfig) -> GateFailedError | None:
     """The error that a build of all rows of a plan's snapshot would end with, by a record of mostly the same rows; None
-    where it may succeed. Raises StorageError.
+    where it may succeed. Raises StorageError, but not where a store refuses the name, as some do before the trial of
+    the catalog has chosen a folder, or whoever may not list, for an object that is not there.
     """
     store, path = open_storage(plan.live.location, storage), _path(plan)
     try:
         content = store.read_range(path, 0, store.size(path))
-    except ObjectMissingError:
+    except (ObjectMissingError, RefusedError):
         return None
     try:
         build = parse_json(content.decode())

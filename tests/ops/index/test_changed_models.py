@@ -45,7 +45,7 @@ from icepuffin.ops.runs.refresh_plan import plan as plan_refresh
 from icepuffin.ops.runs.snapshot import refresh as refresh_all
 from icepuffin.ops.search import Coverage, exact_search, open_index
 from icepuffin.ops.sql.sql_session import SqlSession
-from icepuffin.ops.storage import StorageError, open_storage
+from icepuffin.ops.storage import RefusedError, StorageError, open_storage
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
@@ -416,6 +416,19 @@ def test_a_store_that_does_not_give_the_record_of_a_build_is_no_damaged_record(
     monkeypatch.setattr(LocalStorage, "read_range", read_range)
     with pytest.raises(fault, match="the store does not answer"):
         find_vain_build(plan, STORAGE)
+
+
+def test_a_store_that_refuses_the_name_of_a_record_has_none(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table bucket refuses folders under metadata/; and S3 any missing object, where the user may not list."""
+    size = LocalStorage.size
+
+    def size_of(store: LocalStorage, path: str) -> int:
+        if "/vain-builds/" in path:
+            raise RefusedError(f"{path}: the store refuses access (Forbidden)")
+        return size(store, path)
+
+    monkeypatch.setattr(LocalStorage, "size", size_of)
+    assert index_head(table, replace(DEFINITION, name="other")).action is Action.BUILT
 
 
 def test_a_layout_stays_where_a_build_of_the_same_rows_was_in_vain(
