@@ -1,4 +1,4 @@
-"""Where large arrays that are made here get their place: in memory, or wherever a caller wants them."""
+"""Where large arrays that are made here are put: in memory, or wherever a caller wants them."""
 
 import math
 from typing import Protocol

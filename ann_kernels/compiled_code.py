@@ -54,13 +54,13 @@ def sources_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def _modules(folder: Traversable, place: str = "") -> Iterator[tuple[str, bytes]]:
+def _modules(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
     """(path, content) of the modules in a folder, or in one within an archive."""
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if entry.is_dir():
-            yield from _modules(entry, f"{place}{entry.name}/")
+            yield from _modules(entry, f"{prefix}{entry.name}/")
         elif entry.name.endswith(".py"):
-            yield place + entry.name, entry.read_bytes()
+            yield prefix + entry.name, entry.read_bytes()
 
 
 def _package_locator(locator: Any) -> Any:

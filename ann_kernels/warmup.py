@@ -95,10 +95,10 @@ def warm_rows() -> None:
     reorder(even, locality_order(even))
     hashes = content_hash(even)
     pair_equal(hashes, hashes)
-    places = Bitmap.from_mask(even[:, 0] > 0).places()
-    for rows in (places, places.astype(np.uint32)):
+    indices = Bitmap.from_mask(even[:, 0] > 0).indices()
+    for rows in (indices, indices.astype(np.uint32)):
         Bitmap.of_rows(rows, len(even))
-    rare = Bitmap.of_few(places.astype(np.uint32), len(even))
+    rare = Bitmap.of_few(indices.astype(np.uint32), len(even))
     rare &= Bitmap.from_mask(even[:, 1] > 0)
     for kind in (np.uint8, np.uint16, np.uint32):
         rare.coded(np.zeros(len(even), kind), 0, 1).count()

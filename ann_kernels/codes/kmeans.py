@@ -183,7 +183,7 @@ def _seed_centroids(sample: F32, k: int, rng: np.random.Generator) -> F32:
 
 @fast_kernel
 def _draw_seeds(vectors: F32, uniform: F64, rows: I64) -> None:
-    """Rows int64[k] of the seeds; uniform f64[k] places each in the running total of squared distances."""
+    """Rows int64[k] of the seeds; uniform f64[k] puts each in the running total of squared distances."""
     nearest = np.ones(vectors.shape[0], np.float64)  # the first is drawn evenly
     for seed in range(rows.size):
         total = nearest.sum()

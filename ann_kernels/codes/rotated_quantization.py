@@ -370,11 +370,11 @@ def _rank(
             distance = shifts[row, 0] + (-scaled if inner else np.float64(terms[node, NORM]) - 2 * scaled)
             if size == k and not _before(distance, node, distances[row, k - 1], ids[row, k - 1]):
                 continue
-            place = min(size, k - 1)
-            while place > 0 and _before(distance, node, distances[row, place - 1], ids[row, place - 1]):
-                distances[row, place], ids[row, place] = distances[row, place - 1], ids[row, place - 1]
-                place -= 1
-            distances[row, place], ids[row, place] = distance, node
+            index = min(size, k - 1)
+            while index > 0 and _before(distance, node, distances[row, index - 1], ids[row, index - 1]):
+                distances[row, index], ids[row, index] = distances[row, index - 1], ids[row, index - 1]
+                index -= 1
+            distances[row, index], ids[row, index] = distance, node
             size = min(size + 1, k)
         ids[row, size:] = -1
         distances[row, size:] = np.inf

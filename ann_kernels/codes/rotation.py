@@ -88,11 +88,11 @@ def rotate_row(row: F32, own_signs: F32, scratch: F32) -> None:
 @fast_kernel
 def _rotate(vectors: F32, center: F32, own_signs: F32, out: F32) -> None:
     scratch = np.empty(own_signs.shape[1], np.float32)
-    for place in range(vectors.shape[0]):
-        row = out[place]
+    for index in range(vectors.shape[0]):
+        row = out[index]
         row[:] = np.float32(0)
         for d in range(center.size):
-            row[d] = vectors[place, d] - center[d]
+            row[d] = vectors[index, d] - center[d]
         rotate_row(row, own_signs, scratch)
 
 
@@ -102,9 +102,9 @@ def _rotate_back(rotated: F32, center: F32, own_signs: F32, out: F32) -> None:
     blocks = dims // HADAMARD
     scale = np.float32(HADAMARD**-0.5)
     row, turned = np.empty(dims, np.float32), np.empty(dims, np.float32)
-    for place in range(rotated.shape[0]):
+    for index in range(rotated.shape[0]):
         for d in range(dims):
-            turned[d] = rotated[place, d]
+            turned[d] = rotated[index, d]
         for back in range(rounds):
             for block in range(blocks):
                 for i in range(HADAMARD):
@@ -113,4 +113,4 @@ def _rotate_back(rotated: F32, center: F32, own_signs: F32, out: F32) -> None:
             for d in range(dims):
                 turned[d] = row[d] * own_signs[rounds - 1 - back, d] * scale
         for d in range(center.size):
-            out[place, d] = turned[d] + center[d]
+            out[index, d] = turned[d] + center[d]

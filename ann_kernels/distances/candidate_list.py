@@ -15,14 +15,14 @@ from icepuffin.ann_kernels.simd.sort_keys import KEY_LANES, NO_KEY, key_distance
 def new_candidates(width: int) -> I64:
     """An empty candidate list int64[..] for `width` keys, padded to whole registers.
 
-    The places beyond `width` are room for keys that `insert_key` pushes out.
+    The slots beyond `width` are room for keys that `insert_key` pushes out.
     """
     return np.full(width + -width % KEY_LANES, NO_KEY)
 
 
 @kernel
 def next_unexpanded(candidates: I64, size: int, start: int) -> int:
-    """The first place from `start` on whose node was not expanded; `size` where there is none."""
+    """The first index from `start` on whose node was not expanded; `size` where there is none."""
     while start < size and candidates[start] & 1:
         start += 1
     return start
@@ -31,6 +31,6 @@ def next_unexpanded(candidates: I64, size: int, start: int) -> int:
 @inner_kernel
 def split_keys(keys: I64, count: int, ids: I32, distances: F32) -> None:
     """Write the nodes and the distances of keys[:count]."""
-    for place in range(count):
-        ids[place] = key_node(keys[place])
-        distances[place] = key_distance(keys[place])
+    for index in range(count):
+        ids[index] = key_node(keys[index])
+        distances[index] = key_distance(keys[index])

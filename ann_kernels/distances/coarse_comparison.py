@@ -48,8 +48,8 @@ def keep_nearest(
         _bound(own, products[:size], squares, errors, least[first : first + size], guesses)
         limit = _choose(guesses[:size], first, keys, k, limit)
     if keys[k - 1] == NO_KEY:  # of too many rows nothing is known
-        for place in range(rows.size):
-            kept[place] = rows[place]
+        for index in range(rows.size):
+            kept[index] = rows[index]
         return rows.size
     farthest = -np.inf
     for key in keys[:k]:
@@ -99,24 +99,24 @@ def _read_lines(
     reaches: F32,
 ) -> None:
     ahead = max(1, LINES_AHEAD // lines)
-    for place in range(products.size):
-        if first + place + ahead < rows.size:
-            following = np.intp(rows[first + place + ahead]) * lines
+    for index in range(products.size):
+        if first + index + ahead < rows.size:
+            following = np.intp(rows[first + index + ahead]) * lines
             prefetch_lines(coarse.halves, following * LINE, lines * LINE)
-        row = np.intp(rows[first + place])
-        products[place] = four_bit_dot(coarse.halves, row * lines * LINE, query, np.intp(0), np.intp(lines))
-        norms[place], reaches[place] = coarse.squares[row * coarse.step], coarse.errors[row * coarse.step]
+        row = np.intp(rows[first + index])
+        products[index] = four_bit_dot(coarse.halves, row * lines * LINE, query, np.intp(0), np.intp(lines))
+        norms[index], reaches[index] = coarse.squares[row * coarse.step], coarse.errors[row * coarse.step]
 
 
 @kernel
 def _bound(query: CodedQuery, products: I32, squares: I32, errors: F32, least: F32, guesses: F32) -> None:
     """Lower bounds of the distances of rows, and guesses of these f32[n]; inf where nothing is known."""
     weight = query.length if query.inner else 1.0
-    for place in range(products.size):
-        error = np.float64(errors[place])
-        low, _ = bounds_within(query, products[place], squares[place], error)
-        least[place] = low
-        guesses[place] = low + weight * error if error < np.inf else np.inf
+    for index in range(products.size):
+        error = np.float64(errors[index])
+        low, _ = bounds_within(query, products[index], squares[index], error)
+        least[index] = low
+        guesses[index] = low + weight * error if error < np.inf else np.inf
 
 
 @kernel
@@ -130,9 +130,9 @@ def _choose(guesses: F32, first: int, keys: I64, k: int, limit: np.float32) -> n
             count += int(guess < limit)
         if count == 0:
             continue
-        for place in range(part.size):
-            if part[place] < limit:
-                insert_key(keys, k - 1, sort_key(part[place], np.int32(first + start + place)))
+        for index in range(part.size):
+            if part[index] < limit:
+                insert_key(keys, k - 1, sort_key(part[index], np.int32(first + start + index)))
                 if keys[k - 1] != NO_KEY:
                     limit = key_distance(keys[k - 1])
     return limit
@@ -148,8 +148,8 @@ def _keep(rows: U32, least: F32, limit: np.float32, kept: U32) -> int:
             count += int(not bound > limit)  # what is no number rules out nothing
         if count == 0:
             continue
-        for place in range(part.size):
-            if not part[place] > limit:
-                kept[kept_rows] = rows[start + place]
+        for index in range(part.size):
+            if not part[index] > limit:
+                kept[kept_rows] = rows[start + index]
                 kept_rows += 1
     return kept_rows

@@ -184,25 +184,25 @@ def _read_codes(
     lines = width // LINE
     ahead = max(_MIN_AHEAD, LINES_AHEAD // lines)
     count = min(products.size, rows.size - first)
-    for place in range(count):
-        if first + place + ahead < rows.size:
-            following = np.intp(rows[first + place + ahead])
+    for index in range(count):
+        if first + index + ahead < rows.size:
+            following = np.intp(rows[first + index + ahead])
             prefetch_lines(codes, following * width, width)
             prefetch(norms, following)
             prefetch(errors, following)
-        row = np.intp(rows[first + place])
-        products[place] = dot(codes, row * width, code, np.intp(0), np.intp(width // BLOCK))
-        squares[place] = norms[row]
-        steps[place] = errors[row]
+        row = np.intp(rows[first + index])
+        products[index] = dot(codes, row * width, code, np.intp(0), np.intp(width // BLOCK))
+        squares[index] = norms[row]
+        steps[index] = errors[row]
     return count
 
 
 @inner_kernel
 def _bounds_of(query: CodedQuery, products: I32, squares: I32, steps: U8, least: F32, most: F32) -> None:
     """Lower and upper bounds of the distances of rows, f32[n]; rounding to f32 makes no upper bound too small."""
-    for place in range(products.size):
-        low, high = distance_bounds(query, products[place], squares[place], steps[place])
-        least[place], most[place] = low, high + SLACK * abs(high)
+    for index in range(products.size):
+        low, high = distance_bounds(query, products[index], squares[index], steps[index])
+        least[index], most[index] = low, high + SLACK * abs(high)
 
 
 @inner_kernel
@@ -222,10 +222,10 @@ def _may_be_near(
     while first < rows.size:
         size = _read_codes(codes, norms, errors, code, rows, first, products, squares, steps)
         _bounds_of(query, products[:size], squares, steps, lows, highs)
-        for place in range(size):
-            if not lows[place] > limit:  # what is no number rules out nothing
-                candidates[count], least[count] = rows[first + place], lows[place]
-                key = sort_key(highs[place], np.int32(count))
+        for index in range(size):
+            if not lows[index] > limit:  # what is no number rules out nothing
+                candidates[count], least[count] = rows[first + index], lows[index]
+                key = sort_key(highs[index], np.int32(count))
                 count += 1
                 if key < keys[k - 1]:
                     insert_key(keys, k - 1, key)
@@ -233,9 +233,9 @@ def _may_be_near(
                         limit = key_distance(keys[k - 1])
         first += size
     kept = 0
-    for place in range(count):
-        if not least[place] > limit:
-            candidates[kept], least[kept] = candidates[place], least[place]
+    for index in range(count):
+        if not least[index] > limit:
+            candidates[kept], least[kept] = candidates[index], least[index]
             kept += 1
     return kept
 
@@ -255,17 +255,17 @@ def _nearest(
     candidates, least = np.empty(rows.size, np.int32), np.empty(rows.size, np.float32)
     count = _may_be_near(coded.codes, coded.norms, coded.errors, own, code, rows, k, candidates, least)
     distances, best = np.empty(count), np.full(k, np.inf)
-    for place in range(count):
-        if place + ROWS_AHEAD < count:
-            prefetch_row(vectors, candidates[place + ROWS_AHEAD])
-        distances[place] = np.inf
-        if not least[place] > bound_reached(best[k - 1], metric):
-            distances[place] = exact_distance(vectors, np.int64(candidates[place]), query, metric)
-            keep_smallest(distances[place], best)
+    for index in range(count):
+        if index + ROWS_AHEAD < count:
+            prefetch_row(vectors, candidates[index + ROWS_AHEAD])
+        distances[index] = np.inf
+        if not least[index] > bound_reached(best[k - 1], metric):
+            distances[index] = exact_distance(vectors, np.int64(candidates[index]), query, metric)
+            keep_smallest(distances[index], best)
     nodes, kept = np.empty(count, np.int64), 0
-    for place in range(count):
-        if distances[place] <= best[k - 1]:
-            nodes[kept], distances[kept] = candidates[place], distances[place]
+    for index in range(count):
+        if distances[index] <= best[k - 1]:
+            nodes[kept], distances[kept] = candidates[index], distances[index]
             kept += 1
     return nodes[:kept].copy(), distances[:kept].copy()
 
@@ -273,10 +273,10 @@ def _nearest(
 @inner_kernel
 def keep_smallest(value: float, best: F64) -> None:
     """Put a number among the smallest so far, f64[k] ascending."""
-    place = best.size - 1
-    if value >= best[place]:
+    index = best.size - 1
+    if value >= best[index]:
         return
-    while place > 0 and best[place - 1] > value:
-        best[place] = best[place - 1]
-        place -= 1
-    best[place] = value
+    while index > 0 and best[index - 1] > value:
+        best[index] = best[index - 1]
+        index -= 1
+    best[index] = value

@@ -342,26 +342,26 @@ def _pq_prefetch(computer: PqComputer, node: Any) -> None:
 
 
 def _keep_all(computer: DistanceComputer, nodes: I32, count: Any, farthest: Any) -> Any:
-    for place in range(count):
-        prefetch_node(computer, nodes[place])
+    for index in range(count):
+        prefetch_node(computer, nodes[index])
     return count
 
 
 def _keep_near_by_signs(computer: FourBitComputer, nodes: I32, count: Any, farthest: Any) -> Any:
     width = computer.planes.size // PLANES
     if width == 0 or not farthest < np.float32(np.inf):
-        for place in range(count):
-            prefetch_node(computer, nodes[place])
+        for index in range(count):
+            prefetch_node(computer, nodes[index])
         return count
     weight = np.float32(2 * QUERY_STEP)
     rounded, shift, doubt = computer.query_terms[0], computer.query_terms[1], computer.query_terms[2]
-    for place in range(count):
-        prefetch_lines(computer.words, np.intp(nodes[place]) * width, width)
-        prefetch(computer.sign_terms, np.intp(nodes[place]) * 2)
-        prefetch(computer.norms, np.intp(nodes[place]))
+    for index in range(count):
+        prefetch_lines(computer.words, np.intp(nodes[index]) * width, width)
+        prefetch(computer.sign_terms, np.intp(nodes[index]) * 2)
+        prefetch(computer.norms, np.intp(nodes[index]))
     kept = 0
-    for place in range(count):
-        node = nodes[place]
+    for index in range(count):
+        node = nodes[index]
         chosen = sum_of_chosen(computer.words, np.intp(node) * width, computer.planes, np.intp(width // WORDS))
         product = computer.sign_terms[node, 0] * (weight * np.float32(chosen) - rounded)
         most = product + computer.sign_terms[node, 1] * doubt + shift

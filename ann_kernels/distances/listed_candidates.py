@@ -118,8 +118,8 @@ def _fill_nearest(
     filled = 0
     for query in range(starts.size - 1):
         count = 0
-        for place in range(starts[query], starts[query + 1]):
-            node = np.int64(candidates[place])
+        for index in range(starts[query], starts[query + 1]):
+            node = np.int64(candidates[index])
             if span[0] <= node < span[1]:
                 own[count], least[count] = node - span[0], -np.inf
                 count += 1
@@ -134,9 +134,9 @@ def _fill_nearest(
         limit = best[nearest - 1]
         if doubt:
             limit = (np.sqrt(2 * limit) + doubt) ** 2 / 2 * (1 + SLACK)
-        for place in range(count):
-            if own_distances[place] <= limit:
-                nodes[filled], distances[filled] = own[place], own_distances[place]
+        for index in range(count):
+            if own_distances[index] <= limit:
+                nodes[filled], distances[filled] = own[index], own_distances[index]
                 filled += 1
                 counts[query, 0] += 1
     return filled
@@ -148,13 +148,13 @@ def _compare(
 ) -> None:
     """Distances f64[n] of the rows that may be among the nearest, inf of the others; f64[k] of the k nearest."""
     best[:] = np.inf
-    for place in range(rows.size):
-        if place + ROWS_AHEAD < rows.size:
-            prefetch_row(vectors, rows[place + ROWS_AHEAD])
-        distances[place] = np.inf
-        if not least[place] > bound_reached(best[best.size - 1], metric) + doubt:
-            distances[place] = exact_distance(vectors, np.int64(rows[place]), query, metric)
-            keep_smallest(distances[place], best)
+    for index in range(rows.size):
+        if index + ROWS_AHEAD < rows.size:
+            prefetch_row(vectors, rows[index + ROWS_AHEAD])
+        distances[index] = np.inf
+        if not least[index] > bound_reached(best[best.size - 1], metric) + doubt:
+            distances[index] = exact_distance(vectors, np.int64(rows[index]), query, metric)
+            keep_smallest(distances[index], best)
 
 
 @inner_kernel
@@ -168,13 +168,13 @@ def _rule_out(coded: CodeTable, query: F64, inner: bool, k: int, doubt: float, c
     width = code.size
     keys = new_candidates(k)
     limit, kept = np.inf, 0
-    for place in range(rows.size):
-        if place + ROWS_AHEAD < rows.size:
-            following = np.intp(rows[place + ROWS_AHEAD])
+    for index in range(rows.size):
+        if index + ROWS_AHEAD < rows.size:
+            following = np.intp(rows[index + ROWS_AHEAD])
             prefetch_lines(codes, following * width, width)
             prefetch(norms, following)
             prefetch(errors, following)
-        row = np.intp(rows[place])
+        row = np.intp(rows[index])
         product = dot(codes, row * width, code, np.intp(0), np.intp(width // BLOCK))
         low, high = distance_bounds(own, product, norms[row], errors[row])
         if not np.float32(low) > limit:  # what is no number rules out nothing
@@ -186,8 +186,8 @@ def _rule_out(coded: CodeTable, query: F64, inner: bool, k: int, doubt: float, c
                 if kept >= k:
                     limit = np.float64(key_distance(keys[k - 1])) + doubt
     count = 0
-    for place in range(kept):
-        if not least[place] > limit:
-            rows[count], least[count] = rows[place], least[place]
+    for index in range(kept):
+        if not least[index] > limit:
+            rows[count], least[count] = rows[index], least[index]
             count += 1
     return count

@@ -219,10 +219,10 @@ def _power_of_two(largest: float) -> float:
 def _squared_gaps(queries: L2Queries, query: int, rows: I64, out: F32) -> None:
     """Squared distances f32[N] of one query from rows int64[N]."""
     computer = query_computer(queries, query)
-    for place in range(rows.size):
-        if place + _ROWS_AHEAD < rows.size:
-            prefetch_node(computer, rows[place + _ROWS_AHEAD])
-        out[place] = distance(computer, rows[place])
+    for index in range(rows.size):
+        if index + _ROWS_AHEAD < rows.size:
+            prefetch_node(computer, rows[index + _ROWS_AHEAD])
+        out[index] = distance(computer, rows[index])
 
 
 @fast_kernel
@@ -232,17 +232,17 @@ def _least_product(vectors: Floats, rows: I64, query: Floats, error: np.float32,
     That is no less than the sum of magnitudes, times the query's (Cauchy-Schwarz), and costs one fused operation.
     """
     vanished = np.float32(query.size * _VANISHED)  # squares that were rounded to zero where products were not
-    for place in range(rows.size):
-        if place + _ROWS_AHEAD < rows.size:
-            prefetch_row(vectors, rows[place + _ROWS_AHEAD])
-        row = rows[place]
+    for index in range(rows.size):
+        if index + _ROWS_AHEAD < rows.size:
+            prefetch_row(vectors, rows[index + _ROWS_AHEAD])
+        row = rows[index]
         total, squares = np.float32(0), np.float32(0)
         for d in range(query.size):
             value = vectors[row, d]
             total -= np.float32(value * query[d])
             squares += np.float32(value * value)
         least = total - error * np.sqrt(squares + vanished)
-        out[place] = least if abs(least) < np.inf else np.float32(np.nan)
+        out[index] = least if abs(least) < np.inf else np.float32(np.nan)
 
 
 @fast_kernel
@@ -254,12 +254,12 @@ def _center_rows(
     The last column is `share` times the length of each row, or times its square, where the metric is not `inner`.
     """
     dims = center.size
-    for place in range(rows.size):
-        row = rows[place]
+    for index in range(rows.size):
+        row = rows[index]
         total = np.float32(0)
         for d in range(dims):
             gap = np.float32((vectors[row, d] - center[d]) * scale)
-            out[place, d] = gap
+            out[index, d] = gap
             total += gap * gap
         length = np.sqrt(total) if inner else total
-        out[place, dims] = length * share if total < np.inf else np.float32(np.nan)
+        out[index, dims] = length * share if total < np.inf else np.float32(np.nan)

@@ -8,8 +8,8 @@ from icepuffin.ann_kernels.arrays import F64
 def recalls_of(distances: F64, exact: F64, rounding: F64 | float = 0.0) -> F64:
     """f64[Q]: the share of its k nearest rows that each answer has.
 
-    A tie is a hit only where the truth has ties: rows that are as far as the k-th fill the places that such rows have
-    among the k nearest, and no place of a nearer row.
+    A tie is a hit only where the truth has ties: rows that are as far as the k-th fill the ranks that such rows have
+    among the k nearest, and no rank of a nearer row.
 
     Parameters
     ----------

@@ -89,8 +89,8 @@ class ExactTopK:
         self._compare(part, candidates, rows)
 
     def _compare(self, part: slice, candidates: Bool, rows: "_Rows") -> None:
-        queries, places = np.divmod(np.flatnonzero(candidates), candidates.shape[1])
-        chosen = rows.rows[places]
+        queries, indices = np.divmod(np.flatnonzero(candidates), candidates.shape[1])
+        chosen = rows.rows[indices]
         distances = pair_distances(self._queries[part], rows.vectors, queries, chosen, self._metric, raw=rows.raw)
         ids = rows.ids(chosen) if callable(rows.ids) else rows.ids[chosen]
         _keep_nearest(queries, ids, distances, self._ids[part], self._distances[part])
@@ -128,9 +128,9 @@ def _keep_nearest(queries: I64, ids: I64, distances: F64, kept_ids: I64, kept: F
         query = queries[i]
         if distances[i] > kept[query, 0] or (distances[i] == kept[query, 0] and ids[i] > kept_ids[query, 0]):
             continue
-        place = 0
-        while 2 * place + 1 < k:
-            child = 2 * place + 1
+        index = 0
+        while 2 * index + 1 < k:
+            child = 2 * index + 1
             if child + 1 < k and (
                 kept[query, child + 1] > kept[query, child]
                 or (
@@ -142,11 +142,11 @@ def _keep_nearest(queries: I64, ids: I64, distances: F64, kept_ids: I64, kept: F
                 kept[query, child] == distances[i] and kept_ids[query, child] < ids[i]
             ):
                 break
-            kept[query, place] = kept[query, child]
-            kept_ids[query, place] = kept_ids[query, child]
-            place = child
-        kept[query, place] = distances[i]
-        kept_ids[query, place] = ids[i]
+            kept[query, index] = kept[query, child]
+            kept_ids[query, index] = kept_ids[query, child]
+            index = child
+        kept[query, index] = distances[i]
+        kept_ids[query, index] = ids[i]
 
 
 def exact_top_k(
@@ -166,7 +166,7 @@ def exact_top_k(
     is_live : bool[N], optional
         The vectors that may be returned; default all.
     ids : RowIds, optional
-        The ids of the vectors, by which ties go; default their places.
+        The ids of the vectors, by which ties go; default their indices.
 
     Returns
     -------
@@ -175,7 +175,7 @@ def exact_top_k(
     """
     top = ExactTopK(queries, k, metric)
     rows = None if is_live is None or is_live.all() else np.flatnonzero(is_live).astype(np.int64)
-    top.update(vectors, (lambda places: places) if ids is None else ids, rows=rows)
+    top.update(vectors, (lambda indices: indices) if ids is None else ids, rows=rows)
     return top.result()
 
 
@@ -233,12 +233,12 @@ def _merge(ids: I64, distances: F64, out_runs: I32, out_ids: I64, out_distances:
             winner[node] = left if left_wins else right
             loser[node] = right if left_wins else left
         best = winner[1]
-        for place in range(out_ids.shape[1]):
+        for index in range(out_ids.shape[1]):
             if best < 0 or heads[best] >= width or ids[query, best, heads[best]] < 0:
                 break
-            out_runs[query, place] = best
-            out_ids[query, place] = ids[query, best, heads[best]]
-            out_distances[query, place] = distances[query, best, heads[best]]
+            out_runs[query, index] = best
+            out_ids[query, index] = ids[query, best, heads[best]]
+            out_distances[query, index] = distances[query, best, heads[best]]
             heads[best] += 1
             node = (leaves + best) // 2
             while node > 0:

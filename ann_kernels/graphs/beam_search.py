@@ -25,7 +25,7 @@ class BeamScratch(NamedTuple):
     """Memory of one beam search at a time."""
 
     width: int
-    """L: places of the candidate list"""
+    """L: length of the candidate list"""
     visited: VisitedTable
     candidates: I64
     """Candidate list of `width` keys; after a search, its result"""
@@ -122,10 +122,10 @@ def walk_on(
         nearest = size
         for slot in range(nearer):
             if keys[slot] < candidates[width - 1]:
-                place = insert_key(candidates, min(size, width - 1), keys[slot])
-                if place <= following:
+                index = insert_key(candidates, min(size, width - 1), keys[slot])
+                if index <= following:
                     prefetch_neighbors(adjacency, key_node(keys[slot]))
-                nearest = min(nearest, place)
+                nearest = min(nearest, index)
                 size = min(size + 1, width)
         computed += count
         current = next_unexpanded(candidates, size, min(current + 1, nearest))

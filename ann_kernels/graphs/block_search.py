@@ -194,9 +194,9 @@ def rank_block(
         work[row, 3] = 0
         if vectors.size and size >= first and count >= ids.shape[1]:
             work[row, 3] = _are_as_far(own, row, keys[first // 2 : first], best_distances[ids.shape[1] - 1])
-        for place in range(ids.shape[1]):
-            ids[row, place] = best[place] if place < count else -1
-            distances[row, place] = best_distances[place] if place < count else np.inf
+        for index in range(ids.shape[1]):
+            ids[row, index] = best[index] if index < count else -1
+            distances[row, index] = best_distances[index] if index < count else np.inf
 
 
 @fast_inner_kernel
@@ -205,19 +205,19 @@ def _collect(
 ) -> tuple[int, int]:
     """Live nodes of some keys, from `first` on, and their distances: until there are `most`, or one is out of reach.
 
-    Returns the place of the key after the last one, and the number of nodes.
+    Returns the index of the key after the last one, and the number of nodes.
     """
-    count, place = 0, first
-    while place < keys.size and count < min(most, ids.size):
-        if key_distance(keys[place]) > reach:
+    count, index = 0, first
+    while index < keys.size and count < min(most, ids.size):
+        if key_distance(keys[index]) > reach:
             break
-        node = key_node(keys[place])
+        node = key_node(keys[index])
         if has_row(live, node):
             ids[count] = node
-            distances[count] = np.float64(key_distance(keys[place]))
+            distances[count] = np.float64(key_distance(keys[index]))
             count += 1
-        place += 1
-    return place, count
+        index += 1
+    return index, count
 
 
 @inline_kernel
@@ -235,8 +235,8 @@ def _nearest(computer: DistanceComputer, count: int) -> int:
 def _are_as_far(ranking: Ranking, row: int, keys: I64, exact: float) -> bool:
     """Whether a sample of the nodes of some keys are exactly as far from a query."""
     step = max(1, keys.size // _SAMPLED)
-    for place in range(keys.size - 1, -1, -step):
-        node = np.int64(key_node(keys[place]))
+    for index in range(keys.size - 1, -1, -step):
+        node = np.int64(key_node(keys[index]))
         if exact_distance(ranking.vectors, node, ranking.queries[row], ranking.metric) != exact:
             return False
     return True
@@ -260,13 +260,13 @@ def _rank_exactly(ranking: Ranking, row: int, ids: I32, distances: F64, first: A
             gap = _squared(exact, ranking.metric) / ranking.unit - distances[i]
             total += gap
             squares += gap * gap
-        place = i
-        while place > 0 and (distances[place - 1] > exact or (distances[place - 1] == exact and ids[place - 1] > node)):
-            distances[place] = distances[place - 1]
-            ids[place] = ids[place - 1]
-            place -= 1
-        distances[place] = exact
-        ids[place] = node
+        index = i
+        while index > 0 and (distances[index - 1] > exact or (distances[index - 1] == exact and ids[index - 1] > node)):
+            distances[index] = distances[index - 1]
+            ids[index] = ids[index - 1]
+            index -= 1
+        distances[index] = exact
+        ids[index] = node
     ranked = ids.size - first
     if not ranking.unit or ranked < k:
         return np.float32(np.inf)

@@ -168,7 +168,7 @@ def _leaf_pairs(space: Space, leaf: I32, k: int) -> tuple[I32, npt.NDArray[np.ui
     """(neighbours int32[n, k] as node ids, -1 where a leaf is too small; their weights u16[n, k])."""
     nearest = new_nearest(len(leaf), k)
     nearest_columns(space, leaf, leaf, nearest, same=True)
-    neighbors = np.where(nearest.places >= 0, leaf[nearest.places], np.int32(-1))
+    neighbors = np.where(nearest.indices >= 0, leaf[nearest.indices], np.int32(-1))
     return neighbors, key_weights(space, nearest.keys)
 
 
@@ -229,9 +229,9 @@ def _first_of_each(labels: I32, count: int) -> npt.NDArray[np.intp]:
     """Places of the first `count` of each label."""
     order = np.argsort(labels, kind="stable")
     ranked = labels[order]
-    places = np.arange(len(ranked))
+    indices = np.arange(len(ranked))
     starts = np.concatenate([[True], ranked[1:] != ranked[:-1]])
-    return order[places - np.maximum.accumulate(np.where(starts, places, 0)) < count]
+    return order[indices - np.maximum.accumulate(np.where(starts, indices, 0)) < count]
 
 
 def _subspace(space: Space, nodes: I32) -> Space:
@@ -283,10 +283,10 @@ def _prune_nodes(
                 if long_neighbors[row, slot] >= 0:
                     ids[count] = long_neighbors[row, slot]
                     count += 1
-        for place in range(count):
-            prefetch_node(computer, ids[place])
-        for place in range(count):
-            distances[place] = distance(computer, ids[place])
+        for index in range(count):
+            prefetch_node(computer, ids[index])
+        for index in range(count):
+            distances[index] = distance(computer, ids[index])
         candidates = PruneCandidates(ids, distances)
         own = neighbors[node]
         kept = robust_prune(space, np.int32(node), candidates, np.int64(count), alpha_squared, own, prune_scratch)

@@ -1,7 +1,7 @@
 """Randomized ball carving: overlapping leaves of near vectors. Source: PiPNN (arXiv 2602.21247).
 
 Each vector goes to its nearest of some random leaders. A leaf that comes out too large is carved again, each vector to
-one leader. All choices depend on the seed and on their place in the carving, not on threads.
+one leader. All choices depend on the seed and on their position in the carving, not on threads.
 """
 
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ def carve(
 
 
 def _nearest_leaders(space: Space, ids: I32, leaders: I32, fanout: int, executor: ThreadPoolExecutor) -> I32:
-    """The leaders int32[n, fanout] nearest to each node, as places in `leaders`."""
+    """The leaders int32[n, fanout] nearest to each node, as indices into `leaders`."""
     nearest = np.empty((len(ids), min(fanout, len(leaders))), np.int32)
 
     def assign(start: int) -> None:
@@ -74,7 +74,7 @@ def _split(space: Space, ids: I32, carving: Carving, seed: tuple[int, ...]) -> l
     parts = _parts(nearest, ids, count)
     if max(len(part) for part in parts) > _INSEPARABLE * len(ids):
         parts = np.array_split(ids, -(-len(ids) // carving.largest))
-    return [leaf for place, part in enumerate(parts) for leaf in _split(space, part, carving, (*seed, place))]
+    return [leaf for index, part in enumerate(parts) for leaf in _split(space, part, carving, (*seed, index))]
 
 
 def _assign(space: Space, ids: I32, leaders: I32, nearest: I32) -> None:
@@ -96,14 +96,14 @@ def _parts(nearest: I32, ids: I32, leaders: int) -> list[I32]:
 def _count_labels(labels: I32, counts: I64) -> None:
     """The same as `np.bincount`, which would first widen all labels: a quarter of the adjacency's memory."""
     for row in range(labels.shape[0]):
-        for place in range(labels.shape[1]):
-            counts[labels[row, place]] += 1
+        for index in range(labels.shape[1]):
+            counts[labels[row, index]] += 1
 
 
 @kernel
 def _group_by_label(labels: I32, ids: I32, starts: I64, members: I32) -> None:
     for row in range(labels.shape[0]):
-        for place in range(labels.shape[1]):
-            label = labels[row, place]
+        for index in range(labels.shape[1]):
+            label = labels[row, index]
             members[starts[label]] = ids[row]
             starts[label] += 1

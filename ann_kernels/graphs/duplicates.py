@@ -56,8 +56,8 @@ def find_duplicates(vectors: F32, *, first: int) -> Copies:
     leaders = order[starts]
     leaders[groups[order == first]] = first
     originals = leaders[groups]
-    places = np.flatnonzero(order != originals)
-    nodes, originals = order[places], originals[places]
+    indices = np.flatnonzero(order != originals)
+    nodes, originals = order[indices], originals[indices]
     by_node = np.argsort(nodes)
     nodes, originals = nodes[by_node], originals[by_node]
     is_equal = np.empty(len(nodes), np.bool_)  # all of them, unless hashes collide
@@ -75,8 +75,8 @@ def find_new_duplicates(vectors: F32, before: int, copies: Copies) -> Copies:
     columns = np.linspace(0, vectors.shape[1] - 1, _COMPARED_FIRST).astype(np.intp)
     new_keys = np.unique(_keys(vectors[before:][:, columns]))
     old_keys = _keys(vectors[:before][:, columns])[old]
-    places = np.minimum(np.searchsorted(new_keys, old_keys), len(new_keys) - 1)
-    rows = np.concatenate([old[new_keys[places] == old_keys], np.arange(before, len(vectors), dtype=np.int32)])
+    indices = np.minimum(np.searchsorted(new_keys, old_keys), len(new_keys) - 1)
+    rows = np.concatenate([old[new_keys[indices] == old_keys], np.arange(before, len(vectors), dtype=np.int32)])
     found = find_duplicates(vectors[rows], first=-1)
     nodes, originals = rows[found.nodes], rows[found.originals]
     is_new = nodes >= before

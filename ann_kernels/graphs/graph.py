@@ -15,8 +15,8 @@ _ROWS_PER_BLOCK = 1_024
 """Rows that are summed at a time: few enough to stay in the cache"""
 
 
-def spread_places(count: int) -> I64:
-    """int64[e]: places spread over `count` nodes, whose nodes are entry points beside the medoid.
+def spread_indices(count: int) -> I64:
+    """int64[e]: indices spread over `count` nodes, whose nodes are entry points beside the medoid.
 
     A walk from the nearest one, which costs little to find, is shorter. Of clusters that are larger than a beam is
     wide it does not have to leave one for another. For a few nodes the medoid will do.

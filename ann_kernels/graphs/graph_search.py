@@ -35,7 +35,7 @@ from icepuffin.ann_kernels.graphs.block_search import (
     walk_block,
 )
 from icepuffin.ann_kernels.graphs.duplicates import Copies, CopyGroups, copies_of
-from icepuffin.ann_kernels.graphs.graph import Graph, PackedGraph, spread_places
+from icepuffin.ann_kernels.graphs.graph import Graph, PackedGraph, spread_indices
 from icepuffin.ann_kernels.graphs.neighbor_lists import adjacency_of, most_neighbors
 from icepuffin.ann_kernels.graphs.walk_codes import WalkCodes, walk_codes
 from icepuffin.ann_kernels.metric import Metric
@@ -54,7 +54,7 @@ FEWEST_CODED = 1_024
 _COARSE_BEAM = 1.4
 """Width of a beam by codes of four bits in few dimensions, relative to one by codes of one byte, with which it finds as
 many of the nearest (measured with 72 to 128 dimensions, k = 10 and 100, widths of k to 300)"""
-_MORE_PLACES = 1.5
+_MORE_SLOTS = 1.5
 """Places of a beam's list per node that is expected in it for k live ones, where there are tombstones: it is widened up
 to there, and goes on from where it is
 """
@@ -327,13 +327,13 @@ class Searcher:
         """A beam that meets so many live nodes; where `meeting` is 0, as many as results."""
         if meeting:
             return Beam(first, widest, meeting, first // 2)
-        places = 0
+        slots = 0
         if self._sought_count < self._reachable_count:
-            places = math.ceil(_MORE_PLACES * k * self._reachable_count / self._sought_count)
+            slots = math.ceil(_MORE_SLOTS * k * self._reachable_count / self._sought_count)
             # beyond that comparing takes less than what is added
             more = self._sought_count // max(1, self._compared_per_node) if self._compares else widest
-            places = min(places, widest + more)
-        return Beam(first, min(max(widest, places), self._walkable_count), min(k, self._sought_count), 0)
+            slots = min(slots, widest + more)
+        return Beam(first, min(max(widest, slots), self._walkable_count), min(k, self._sought_count), 0)
 
     def _is_lost(self, results: Results, width: int) -> bool:
         """Whether equal distances may have led a walk nowhere, and there are few enough vectors to compare them all.
@@ -385,7 +385,7 @@ class Searcher:
     def _estimate_sought(self, queries: Floats, k: int) -> Neighbors:
         """The k sought nodes that are nearest to each query by rotated codes; results as of `search`."""
         rotated: Any = self._rotated
-        live = self._sought.places()
+        live = self._sought.indices()
         nearest, distances = np.empty((len(queries), k), np.int64), np.empty((len(queries), k))
         for row in range(len(queries)):  # all at once would take a list of the nodes for each of them
             one = slice(row, row + 1)
@@ -412,8 +412,8 @@ class Searcher:
         if self._coded is not None and len(queries) < FEW_QUERIES:
             return self._compare_codes(self._coded, nodes, queries, k, ids)
         top = ExactTopK(queries, k, self._metric)
-        rows = None if nodes.count() == self._count else nodes.places()
-        top.update(vectors, (lambda places: places) if ids is None else ids, rows=rows)
+        rows = None if nodes.count() == self._count else nodes.indices()
+        top.update(vectors, (lambda indices: indices) if ids is None else ids, rows=rows)
         return top.result()
 
     def _compare_codes(
@@ -508,4 +508,4 @@ def _entry_points(graph: Graph | PackedGraph, copies: Copies) -> I32:
     if not graph.count:
         return np.empty(0, np.int32)
     others = copies.others(graph.count) if len(copies.nodes) else np.arange(graph.count)
-    return np.concatenate([[graph.medoid], others[spread_places(len(others))]]).astype(np.int32)
+    return np.concatenate([[graph.medoid], others[spread_indices(len(others))]]).astype(np.int32)

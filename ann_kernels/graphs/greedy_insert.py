@@ -24,7 +24,7 @@ from icepuffin.ann_kernels.distances.distance_computers import (
     prefetch_node,
 )
 from icepuffin.ann_kernels.graphs.beam_search import beam_search, new_beam_scratch, new_visited
-from icepuffin.ann_kernels.graphs.graph import Adjacency, Graph, VamanaParams, spread_places
+from icepuffin.ann_kernels.graphs.graph import Adjacency, Graph, VamanaParams, spread_indices
 from icepuffin.ann_kernels.graphs.robust_prune import PruneCandidates, new_prune_candidates, robust_prune
 
 _LARGEST_BATCH = 0.02
@@ -51,7 +51,7 @@ class _InsertParams(NamedTuple):
     entries: I32
     """Nodes of the graph that walks start from, the medoid first, int32[e]"""
     width: int
-    """L: places of the candidate list"""
+    """L: length of the candidate list"""
     alpha_squared: np.float32
 
 
@@ -68,7 +68,7 @@ def insert_all(graph: Graph, space: Space, order: I32, first: int, params: Vaman
     """Insert the nodes order[first:] into the graph, which holds order[:first] already (at least the medoid)."""
     with ThreadPoolExecutor(max(1, threads)) as executor:
         for start, end in _batches(first, len(order)):
-            spread = order[spread_places(start)]
+            spread = order[spread_indices(start)]
             entries = np.concatenate([[graph.medoid], spread]).astype(np.int32)
             _insert_batch(graph, space, order[start:end], entries, params, Workers(executor, threads))
 
@@ -160,8 +160,8 @@ def _add_reverse_edges(
     targets, sources = edges.targets, edges.sources
     limit = neighbors.shape[1]
     kept = np.empty(limit, np.int32)
-    for place in range(starts.size - 1):
-        start, end = starts[place], starts[place + 1]
+    for index in range(starts.size - 1):
+        start, end = starts[index], starts[index + 1]
         target = targets[start]
         degree = degrees[target]
         count = degree + end - start

@@ -40,8 +40,8 @@ _EXACT_IN_F32 = 1_024
 class NearestColumns(NamedTuple):
     """The nearest columns of n rows, ascending."""
 
-    places: I32
-    """Places among the columns, int32[n, k]; -1 where there are fewer"""
+    indices: I32
+    """Indices of columns, int32[n, k]; -1 where there are fewer"""
     keys: I32
     """int32[n, k]; FAR where there are fewer"""
 
@@ -58,7 +58,7 @@ def nearest_columns(space: Space, rows: I32, columns: I32, out: NearestColumns, 
     """
     if isinstance(space, CodeSpace) and HAS_TILES:
         quads = space.codes.view(np.int32).reshape(len(space.norms), -1)
-        _nearest_by_tiles(space, quads, rows, columns, same, out.places, out.keys)
+        _nearest_by_tiles(space, quads, rows, columns, same, out.indices, out.keys)
     else:
         nearest_by_blas(space, rows, columns, out, same=same)
 
@@ -74,9 +74,9 @@ def key_weights(space: Space, keys: I32) -> U16:
 
 @kernel
 def _nearest_by_tiles(
-    space: CodeSpace, quads: I32, rows: I32, columns: I32, same: bool, places: I32, keys: I32
+    space: CodeSpace, quads: I32, rows: I32, columns: I32, same: bool, indices: I32, keys: I32
 ) -> None:
-    """Fill places and keys int32[n, k]; quads int32[N, P / 4] are the codes of the space, four to an integer."""
+    """Fill indices and keys int32[n, k]; quads int32[N, P / 4] are the codes of the space, four to an integer."""
     norms, sums = space.norms, space.sums
     quad_count = _quads_of(quads, rows)
     steps = quad_count * STEPS_PER_QUAD
@@ -103,11 +103,11 @@ def _nearest_by_tiles(
                 line[j] = np.int32(packed_norms[j] - np.int32(2) * line[j])
             if same:
                 line[first + r] = FAR
-            _select_smallest(line, _first_column(node, columns.size), places[first + r], keys[first + r])
+            _select_smallest(line, _first_column(node, columns.size), indices[first + r], keys[first + r])
             shift = np.int32(norms[node] + np.int32(256) * sums[node])  # columns are 128 too large in the products
-            for place in range(places.shape[1]):
-                if places[first + r, place] >= 0:
-                    keys[first + r, place] += shift
+            for index in range(indices.shape[1]):
+                if indices[first + r, index] >= 0:
+                    keys[first + r, index] += shift
 
 
 @inner_kernel
@@ -128,12 +128,12 @@ def _pack_columns(quads: I32, quad_count: int, columns: I32, packed: I32) -> Non
     steps = quad_count * STEPS_PER_QUAD
     for column in range(columns.size):
         node = np.uint32(columns[column])  # unsigned: numba looks for negative indices otherwise
-        place = np.uint64(column // TILE_COLUMNS * TILE_COLUMNS * steps + column % TILE_COLUMNS)
+        index = np.uint64(column // TILE_COLUMNS * TILE_COLUMNS * steps + column % TILE_COLUMNS)
         for step in range(quad_count):
             quad = quads[node, np.uint64(step)]
             for part in range(STEPS_PER_QUAD):
-                packed[place] = column_operand(quad, part)
-                place += np.uint64(TILE_COLUMNS)
+                packed[index] = column_operand(quad, part)
+                index += np.uint64(TILE_COLUMNS)
 
 
 @inline_kernel
@@ -143,14 +143,14 @@ def _first_column(node: Any, columns: int) -> Any:
 
 
 @inner_kernel
-def _select_smallest(values: I32, first: int, places: I32, keys: I32) -> None:
-    """Write the smallest of `values` (a multiple of 16 keys; FAR: none) ascending into keys, with their places.
+def _select_smallest(values: I32, first: int, indices: I32, keys: I32) -> None:
+    """Write the smallest of `values` (a multiple of 16 keys; FAR: none) ascending into keys, with their indices.
 
-    Ties go by place, from `first` on, and from the first place after the last.
+    Ties go by index, from `first` on, and from 0 after the last.
     """
-    k = places.size
+    k = indices.size
     bound = bound_of_smallest(values, 0, values.size, k) if k <= LANES else FAR
-    places[:] = -1
+    indices[:] = -1
     keys[:] = FAR
     begin = first // LANES * LANES
     lanes_before = np.uint32((1 << (first - begin)) - 1)
@@ -162,17 +162,17 @@ def _select_smallest(values: I32, first: int, places: I32, keys: I32) -> None:
         elif step == values.size:
             below = below & lanes_before
         while below:
-            place = start + trailing_zeros(below)
+            index = start + trailing_zeros(below)
             below = below & (below - np.uint32(1))
-            value = values[place]
+            value = values[index]
             if value < keys[k - 1]:
                 rank = k - 1
                 while rank > 0 and keys[rank - 1] > value:
                     keys[rank] = keys[rank - 1]
-                    places[rank] = places[rank - 1]
+                    indices[rank] = indices[rank - 1]
                     rank -= 1
                 keys[rank] = value
-                places[rank] = place
+                indices[rank] = index
 
 
 # ---------------------------------------------------------------------------------------------------------- BLAS
@@ -192,7 +192,7 @@ def nearest_by_blas(space: Space, rows: I32, columns: I32, out: NearestColumns, 
         left, left_norms = (right[part], right_norms[part]) if same else _float_values(space, rows[part], center)
         dots = np.dot(left, right.T, out=products[: len(left)])
         own = start if same else -1
-        part_out = NearestColumns(out.places[part], out.keys[part])
+        part_out = NearestColumns(out.indices[part], out.keys[part])
         if isinstance(space, CodeSpace):
             _smallest_of_codes(dots, left_norms, right_norms, rows[part], own, line, part_out)
         else:
@@ -220,24 +220,24 @@ def _float_values(space: Space, nodes: I32, center: F32) -> tuple[Floats, AnyArr
 def _smallest_of_codes(
     dots: Floats, row_norms: I32, column_norms: I32, rows: I32, own: int, line: I32, out: NearestColumns
 ) -> None:
-    places, keys = out.places, out.keys
+    indices, keys = out.indices, out.keys
     for r in range(dots.shape[0]):
         for j in range(dots.shape[1]):
             line[j] = np.int32(row_norms[r] + column_norms[j] - np.int32(2) * np.int32(dots[r, j]))
         if own >= 0:
             line[own + r] = FAR
-        _select_smallest(line, _first_column(rows[r], dots.shape[1]), places[r], keys[r])
+        _select_smallest(line, _first_column(rows[r], dots.shape[1]), indices[r], keys[r])
 
 
 @kernel
 def _smallest_of_floats(
     dots: F32, row_norms: F32, column_norms: F32, rows: I32, own: int, line: I32, out: NearestColumns
 ) -> None:
-    places, keys = out.places, out.keys
+    indices, keys = out.indices, out.keys
     squared = line.view(np.float32)  # bits of floats that are not negative sort as the floats do
     for r in range(dots.shape[0]):
         for j in range(dots.shape[1]):
             squared[j] = max(row_norms[r] + column_norms[j] - np.float32(2) * dots[r, j], np.float32(0))
         if own >= 0:
             line[own + r] = FAR
-        _select_smallest(line, _first_column(rows[r], dots.shape[1]), places[r], keys[r])
+        _select_smallest(line, _first_column(rows[r], dots.shape[1]), indices[r], keys[r])

@@ -52,9 +52,9 @@ def _chain(centroids: F32, previous: F32) -> I64:
     """An order int64[k] of centroids: the one nearest to `previous`, then each time the nearest that is left."""
     remaining = np.arange(len(centroids))
     chain = np.empty(len(centroids), np.int64)
-    for place in range(len(chain)):
+    for index in range(len(chain)):
         nearest = int(((centroids[remaining] - previous) ** 2).sum(axis=1).argmin())
-        chain[place], previous = remaining[nearest], centroids[remaining[nearest]]
+        chain[index], previous = remaining[nearest], centroids[remaining[nearest]]
         remaining = np.delete(remaining, nearest)
     return chain
 

@@ -137,8 +137,8 @@ def _nearest_by_code(queries: CodeQueries | FourBitQueries, own: I32, candidates
                 if key < keys[width - 1] and node != own[row]:
                     insert_key(keys, width - 1, key)
     for row in range(own.size):
-        for place in range(width):
-            candidates[row, place] = key_node(lists[row, place])
+        for index in range(width):
+            candidates[row, index] = key_node(lists[row, index])
 
 
 def _candidate_distances(vectors: F32, own: I32, candidates: I32, metric: Metric) -> F64:
@@ -165,11 +165,11 @@ def _fill_beams(queries: CodeQueries | FourBitQueries, candidates: I32, order: I
         computer = query_computer(queries, row)
         keys[:] = NO_KEY
         size = 0
-        for place in order[row]:
-            one[0] = candidates[row, place]
+        for index in order[row]:
+            one[0] = candidates[row, index]
             farthest = key_distance(keys[width - 1]) if size == width else np.float32(np.inf)
             if keep_near(computer, one, 1, farthest):
-                insert_key(keys, width - 1, sort_key(distance(computer, one[0]), np.int32(place)))
+                insert_key(keys, width - 1, sort_key(distance(computer, one[0]), np.int32(index)))
                 size = min(size + 1, width)
-        for place in range(size):
-            out[row, key_node(keys[place])] = True
+        for index in range(size):
+            out[row, key_node(keys[index])] = True

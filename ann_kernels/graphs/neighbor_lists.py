@@ -49,10 +49,10 @@ def _take_padded(adjacency: Adjacency, node: Any, marks: U8, stamp: Any, fresh: 
 
 def _take_packed(adjacency: PackedAdjacency, node: Any, marks: U8, stamp: Any, fresh: I32) -> Any:
     lists, count = adjacency.lists, 0
-    degree, place = _number(lists, np.uint64(adjacency.starts[node]))
+    degree, offset = _number(lists, np.uint64(adjacency.starts[node]))
     other = np.uint64(0)
     for _ in range(np.intp(degree)):
-        step, place = _number(lists, place)
+        step, offset = _number(lists, offset)
         other += step
         fresh[np.uint32(count)] = other
         count += int(marks[other] != stamp)
@@ -61,17 +61,17 @@ def _take_packed(adjacency: PackedAdjacency, node: Any, marks: U8, stamp: Any, f
 
 
 @inline_kernel
-def _number(lists: U8, place: Any) -> tuple[Any, Any]:
-    """(the varint at a place u64, the place after it)."""
-    byte = np.uint64(lists[place])
-    place += _ONE
+def _number(lists: U8, offset: Any) -> tuple[Any, Any]:
+    """(the varint at an offset u64, the offset after it)."""
+    byte = np.uint64(lists[offset])
+    offset += _ONE
     value, shift = byte & _LOW_BITS, _SEVEN
     while byte >= _MORE:
-        byte = np.uint64(lists[place])
-        place += _ONE
+        byte = np.uint64(lists[offset])
+        offset += _ONE
         value |= (byte & _LOW_BITS) << shift
         shift += _SEVEN
-    return value, place
+    return value, offset
 
 
 def _prefetch_padded(adjacency: Adjacency, node: Any) -> None:

@@ -71,14 +71,14 @@ def sort_candidates(candidates: PruneCandidates, count: int, center: Any) -> Non
     while gap:
         for start in range(gap, count):
             node, to_node = ids[start], distances[start]
-            place = start
-            while place >= gap:
-                before = place - gap
+            index = start
+            while index >= gap:
+                before = index - gap
                 if distances[before] < to_node or (
                     distances[before] == to_node and tie_order(center, ids[before]) <= tie_order(center, node)
                 ):
                     break
-                ids[place], distances[place] = ids[before], distances[before]
-                place = before
-            ids[place], distances[place] = node, to_node
+                ids[index], distances[index] = ids[before], distances[before]
+                index = before
+            ids[index], distances[index] = node, to_node
         gap //= 3

@@ -38,9 +38,9 @@ class Bitmap:
         return cls(words, len(marked))
 
     @classmethod
-    def of_rows(cls, places: Any, size: int) -> "Bitmap":
-        """The rows whose numbers are `places`, integers [n] under `size`, in any order."""
-        rows = np.ascontiguousarray(places)
+    def of_rows(cls, indices: Any, size: int) -> "Bitmap":
+        """The rows whose numbers are `indices`, integers [n] under `size`, in any order."""
+        rows = np.ascontiguousarray(indices)
         if rows.dtype != np.uint32:  # which is marked as it is: a copy takes as long
             rows = rows.astype(np.int64, copy=False)
         return cls(_marked(rows, size), size)
@@ -95,10 +95,10 @@ class Bitmap:
         if self._rows is not None:
             return self._rows
         rows = np.empty(self.count() + _WORD, np.uint32)
-        next_places(read_only(self.words), 0, rows, self.size)
+        next_rows(read_only(self.words), 0, rows, self.size)
         return rows[: self.count()]
 
-    def places(self) -> I64:
+    def indices(self) -> I64:
         """int64[n]: numbers of the rows that it has, ascending."""
         return self.rows().astype(np.int64)
 
@@ -123,14 +123,14 @@ def _marked(rows: AnyArray, size: int) -> U64:
 @inline_kernel
 def has_row(words: U64, row: Any) -> Any:
     """1 where a bitmap has a row, else 0, u64."""
-    place = np.uint64(row)
-    return (words[place >> _SHIFT] >> (place & _LAST_BITS)) & _ONE
+    index = np.uint64(row)
+    return (words[index >> _SHIFT] >> (index & _LAST_BITS)) & _ONE
 
 
 @kernel
-def _mark(places: AnyArray, words: U64) -> None:
-    for place in places:
-        row = np.uint64(place)
+def _mark(indices: AnyArray, words: U64) -> None:
+    for index in indices:
+        row = np.uint64(index)
         words[row >> _SHIFT] |= _ONE << (row & _LAST_BITS)
 
 
@@ -164,7 +164,7 @@ def _keep_coded(rows: U32, codes: AnyArray, first: Any, last: Any, kept: U32) ->
 
 
 @kernel
-def next_places(words: U64, first: int, places: AnyArray, enough: int) -> tuple[int, int]:
+def next_rows(words: U64, first: int, indices: AnyArray, enough: int) -> tuple[int, int]:
     """The numbers, ascending, of the rows in some words from the `first` on, into integers [enough + 64].
 
     Returns (the word after these, number of the rows). It stops at the word that makes them `enough`.
@@ -173,11 +173,11 @@ def next_places(words: U64, first: int, places: AnyArray, enough: int) -> tuple[
     while number < words.size and count < enough:
         word = words[number]
         size, first = count_bits(word), number * _WORD
-        for place in range(_USUAL):  # written first and counted after: the end of a loop would be unpredictable
-            places[count + place] = first + trailing_zeros(word)
+        for index in range(_USUAL):  # written first and counted after: the end of a loop would be unpredictable
+            indices[count + index] = first + trailing_zeros(word)
             word = without_lowest_bit(word)
-        for place in range(_USUAL, size):
-            places[count + place] = first + trailing_zeros(word)
+        for index in range(_USUAL, size):
+            indices[count + index] = first + trailing_zeros(word)
             word = without_lowest_bit(word)
         count += size
         number += 1

@@ -11,9 +11,9 @@ from icepuffin.ann_kernels.errors import DimensionError
 
 
 @kernel
-def _set_bits(first: int, places: I64, bits: U8) -> None:
-    for place in places:
-        bit = first + place
+def _set_bits(first: int, indices: I64, bits: U8) -> None:
+    for index in indices:
+        bit = first + index
         bits[bit >> 3] |= np.uint8(1 << (bit & 7))
 
 

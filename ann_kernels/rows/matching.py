@@ -34,7 +34,7 @@ def _pair(left: U64, right: U64, first: I32, following: I32, partner: I32) -> No
 
 
 def pair_equal(left: U64, right: U64) -> I32:
-    """For each of `left` u64[n] the place of its partner in `right` u64[m], int32[n]; -1 where it has none.
+    """For each of `left` u64[n] the index of its partner in `right` u64[m], int32[n]; -1 where it has none.
 
     Of equal values the n-th is paired with the n-th. The low bits should differ between values, as those of hashes or
     of consecutive numbers do. Memory: about 12 bytes per value of `left`. Raises ValueError for 2^31 values or more.

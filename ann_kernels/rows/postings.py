@@ -42,7 +42,7 @@ class Postings:
     rows: U32
     """u32[P]: rows, ascending within a list"""
     bitmaps: I32
-    """int32[L]: place in `words` of each list that has many rows; -1 of the others"""
+    """int32[L]: index in `words` of each list that has many rows; -1 of the others"""
     words: U64
     """u64[B, ceil(N / 64)]: words of the `Bitmap` of such a list"""
 
@@ -109,10 +109,10 @@ def common_rows(postings: Postings, lists: I32, starts: I64, node_of_row: U32, l
 @kernel
 def _mark(starts: I64, rows: U32, dense: I64, words: U64) -> None:
     """The bitmaps of some lists."""
-    for place in range(dense.size):
-        for number in range(starts[dense[place]], starts[dense[place] + 1]):
+    for index in range(dense.size):
+        for number in range(starts[dense[index]], starts[dense[index] + 1]):
             row = np.uint64(rows[number])
-            words[place, row >> _SHIFT] |= _ONE << (row & _LAST_BITS)
+            words[index, row >> _SHIFT] |= _ONE << (row & _LAST_BITS)
 
 
 @kernel
@@ -151,11 +151,11 @@ def _by_length(starts: I64, lists: I32, own: I64) -> int:
         length = starts[number + 1] - starts[number]
         if length == 0:
             return 0
-        place = count
-        while place > 0 and starts[own[place - 1] + 1] - starts[own[place - 1]] > length:
-            own[place] = own[place - 1]
-            place -= 1
-        own[place] = number
+        index = count
+        while index > 0 and starts[own[index - 1] + 1] - starts[own[index - 1]] > length:
+            own[index] = own[index - 1]
+            index -= 1
+        own[index] = number
         count += 1
     return count
 
@@ -170,25 +170,25 @@ def _common(
     Rows of the first list are taken some at a time, so that one list after another is gone through for all of them.
     """
     starts, rows, bitmaps, words = postings
-    for place in range(own.size):
-        cursors[place] = starts[own[place]]
+    for index in range(own.size):
+        cursors[index] = starts[own[index]]
     chosen = np.empty(_LISTED_AT_ONCE, np.uint32)
     count, size = 0, 0
     last = starts[own[0] + 1]
     for first in range(starts[own[0]], last, _LISTED_AT_ONCE):
         number = min(_LISTED_AT_ONCE, last - first)
-        for place in range(number):
-            chosen[place] = rows[first + place]
-        for place in range(1, own.size):
-            bitmap = bitmaps[own[place]]
+        for index in range(number):
+            chosen[index] = rows[first + index]
+        for index in range(1, own.size):
+            bitmap = bitmaps[own[index]]
             if bitmap >= 0:
                 number = keep_marked(chosen[:number], words[bitmap], chosen)
             else:
-                end = starts[own[place] + 1]
-                number, cursors[place] = _keep_listed(rows, cursors[place], end, chosen[:number])
+                end = starts[own[index] + 1]
+                number, cursors[index] = _keep_listed(rows, cursors[index], end, chosen[:number])
         count += number
-        for place in range(number):
-            node = node_of_row[chosen[place]]
+        for index in range(number):
+            node = node_of_row[chosen[index]]
             if node != NO_NODE:
                 if size == limit:
                     return -1, 0
@@ -201,7 +201,7 @@ def _common(
 def _keep_listed(others: U32, first: int, last: int, rows: U32) -> tuple[int, int]:
     """Keep the rows, ascending, that others[first:last] has, in front.
 
-    Returns their number, and a place from which on larger rows are to be looked for.
+    Returns their number, and an index from which on larger rows are to be looked for.
     """
     kept = 0
     for row in rows:
@@ -209,12 +209,12 @@ def _keep_listed(others: U32, first: int, last: int, rows: U32) -> tuple[int, in
         rows[kept] = row
         if first + _BLOCK <= last:
             is_there = False
-            for place in range(_BLOCK):
-                is_there |= others[first + place] == row
+            for index in range(_BLOCK):
+                is_there |= others[first + index] == row
             kept += int(is_there)
         else:
-            for place in range(first, last):
-                kept += int(others[place] == row)
+            for index in range(first, last):
+                kept += int(others[index] == row)
     return kept, first
 
 

@@ -89,8 +89,8 @@ def _add_bytes(builder: Builder, total: Value, codes: Value, query: Value) -> Va
         builder.sext(builder.bitcast(query, _I8S), wide),
     )
     for part in range(2):
-        places = ir.Constant(ir.VectorType(i32, 2 * WIDTH), list(range(2 * WIDTH * part, 2 * WIDTH * (part + 1))))
-        halves = (builder.shuffle_vector(operand, operand, places) for operand in operands)
+        indices = ir.Constant(ir.VectorType(i32, 2 * WIDTH), list(range(2 * WIDTH * part, 2 * WIDTH * (part + 1))))
+        halves = (builder.shuffle_vector(operand, operand, indices) for operand in operands)
         total = add_pairs(builder, total, *halves)
     return total
 
@@ -106,8 +106,8 @@ def _add_halves(builder: Builder, totals: list[Value], codes: Value, queries: li
     return [add_pairs(builder, totals[0], both, _ONES), totals[1]]
 
 
-def _load(builder: Builder, registers: Value, place: Value) -> Value:
-    return builder.load(builder.gep(registers, [place]), align=1)
+def _load(builder: Builder, registers: Value, index: Value) -> Value:
+    return builder.load(builder.gep(registers, [index]), align=1)
 
 
 def _sum_of_lanes(builder: Builder, register: Value) -> Value:
@@ -138,8 +138,8 @@ def dot(
         with cgutils.for_range(builder, args[4]) as loop:
             first = builder.mul(loop.index, i64(_PER_BLOCK))
             for part in range(_PER_BLOCK):
-                place = builder.add(first, i64(part))
-                operands = _load(builder, left, place), _load(builder, right, place)
+                offset = builder.add(first, i64(part))
+                operands = _load(builder, left, offset), _load(builder, right, offset)
                 builder.store(_add_bytes(builder, builder.load(total), *operands), total)
         return _sum_of_lanes(builder, builder.load(total))
 
@@ -177,8 +177,8 @@ def four_bit_dot(
             first = builder.mul(loop.index, i64(_PER_BLOCK))
             for part in range(_PER_BLOCK):
                 codes = _load(builder, left, builder.add(first, i64(part)))
-                place = builder.add(builder.mul(first, i64(2)), i64(part))
-                queries = [_load(builder, right, builder.add(place, i64(half * _PER_BLOCK))) for half in range(2)]
+                offset = builder.add(builder.mul(first, i64(2)), i64(part))
+                queries = [_load(builder, right, builder.add(offset, i64(half * _PER_BLOCK))) for half in range(2)]
                 added = _add_halves(builder, [builder.load(total) for total in totals], codes, queries)
                 for total, value in zip(totals, added, strict=True):
                     builder.store(value, total)

@@ -67,7 +67,7 @@ def _sum_of_blocks(
 
     x are elements of array `args[0]` from `args[1]` on, y of array `args[2]` from `args[3]` on.
     """
-    left_element, right_element = (f32 if kinds[place].dtype == types.float32 else f64 for place in (0, 2))
+    left_element, right_element = (f32 if kinds[array].dtype == types.float32 else f64 for array in (0, 2))
     left = address(context, builder, kinds[0], args[0], args[1], left_element)
     right = address(context, builder, kinds[2], args[2], args[3], right_element)
     fused = llvm_function(builder, f"llvm.fma.v{_LANES}f64", _DOUBLES, _DOUBLES, _DOUBLES, _DOUBLES)

@@ -75,8 +75,8 @@ def at_most(typing_context: Typing, values: Typing, start: Typing, bound: Typing
     """at_most(values int32[..], start, bound) -> uint32: bit i is set where values[start + i] <= bound, i below 16."""
 
     def generate(context: Context, builder: Builder, signature: Signature, args: Any) -> Value:
-        place = address(context, builder, signature.args[0], args[0], args[1], I32_LANES)
-        below = builder.icmp_signed("<=", builder.load(place, align=4), broadcast(builder, args[2]))
+        index = address(context, builder, signature.args[0], args[0], args[1], I32_LANES)
+        below = builder.icmp_signed("<=", builder.load(index, align=4), broadcast(builder, args[2]))
         return builder.zext(builder.bitcast(below, i16), i32)
 
     return types.uint32(values, types.intp, types.int32), generate

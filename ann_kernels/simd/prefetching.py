@@ -47,11 +47,11 @@ def prefetch(typing_context: Typing, array: Typing, index: Typing) -> Code:
     return types.void(array, types.intp), generate
 
 
-def _request(builder: Builder, place: Value) -> None:
+def _request(builder: Builder, index: Value) -> None:
     function = llvm_function(builder, "llvm.prefetch.p0", ir.VoidType(), i8.as_pointer(), i32, i32, i32)
     # A read of data into the second-level cache. The first level has few buffers for lines on their way, and
     # waiting for one of those took half of a search's time.
-    builder.call(function, [place, i32(0), i32(2), i32(1)])
+    builder.call(function, [index, i32(0), i32(2), i32(1)])
 
 
 @inline_kernel

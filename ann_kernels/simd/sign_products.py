@@ -58,9 +58,9 @@ def sum_of_chosen(typing_context: Typing, words: Typing, first: Typing, planes: 
         population = llvm_function(builder, f"llvm.ctpop.v{WORDS}i64", _WORDS, _WORDS)
         with cgutils.for_range(builder, args[3]) as loop:
             block = builder.load(builder.gep(bits, [loop.index]), align=8)
-            place = builder.mul(loop.index, i64(PLANES))
+            offset = builder.mul(loop.index, i64(PLANES))
             for plane, count in enumerate(counts):
-                of_plane = builder.load(builder.gep(of_query, [builder.add(place, i64(plane))]), align=8)
+                of_plane = builder.load(builder.gep(of_query, [builder.add(offset, i64(plane))]), align=8)
                 both = builder.call(population, [builder.and_(block, of_plane)])
                 builder.store(builder.add(builder.load(count), both), count)
         total = builder.load(counts[0])

@@ -30,7 +30,7 @@ from icepuffin.ann_kernels.simd.codegen import (
 KEY_LANES = 8
 """Keys of one AVX-512 register, moved at once: arrays of keys are padded to it"""
 NO_KEY = np.int64(2**63 - 1)
-"""The key of an empty place: after every other key, and counted as expanded"""
+"""The key of an empty slot: after every other key, and counted as expanded"""
 _KEYS = ir.VectorType(i64, KEY_LANES)
 
 
@@ -76,20 +76,20 @@ def key_node(key: Any) -> np.int32:
 
 
 def _plain_insert(keys: I64, last: int, key: Any) -> Any:
-    place = int(np.searchsorted(keys[: last + 1], key))
-    keys[place + 1 : last + 1] = keys[place:last].copy()
-    keys[place] = key
-    return place
+    index = int(np.searchsorted(keys[: last + 1], key))
+    keys[index + 1 : last + 1] = keys[index:last].copy()
+    keys[index] = key
+    return index
 
 
 @with_fallback(_plain_insert)
 def insert_key(typing_context: Typing, keys: Typing, last: Typing, key: Typing) -> Code:
-    """insert_key(keys int64[..], last, key) -> place: put a key smaller than keys[last] into its place.
+    """insert_key(keys int64[..], last, key) -> index: put a key smaller than keys[last] where it belongs.
 
-    keys[: last + 1] is ascending, and the array is padded to whole registers. Keys from the place on move one up, and
+    keys[: last + 1] is ascending, and the array is padded to whole registers. Keys from that index on move one up, and
     keys[last] is lost.
 
-    Registers are rewritten from the last one down to the one that the key belongs into: each place keeps its key if
+    Registers are rewritten from the last one down to the one that the key belongs into: each slot keeps its key if
     that is smaller than the new one, else takes the larger of the new key and its left neighbour. No branch depends on
     where in a register the key goes: it would be unpredictable.
     """

@@ -85,8 +85,8 @@ def tile_products(
         sums = _tile_loop(builder, row, column, args[4])
         for r in range(TILE_ROWS):
             for c in range(_PANELS):
-                place = builder.add(builder.mul(args[7], i64(r)), i64(c * WIDTH))
-                target = builder.bitcast(builder.gep(out, [place]), REGISTER.as_pointer())
+                index = builder.add(builder.mul(args[7], i64(r)), i64(c * WIDTH))
+                target = builder.bitcast(builder.gep(out, [index]), REGISTER.as_pointer())
                 builder.store(sums[r * _PANELS + c], target, align=4)
         return context.get_dummy_value()
 

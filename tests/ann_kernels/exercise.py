@@ -103,7 +103,7 @@ def by_codes(rows: Rows) -> Digests:
     even = rows.even
     live = Bitmap.from_mask(even[:, 0] > even[0, 0])
     searcher = Searcher(rows.graph, even, Metric.L2, coded_from=1)
-    masked = searcher.masked(Bitmap.of_rows(live.places()[::2], ROWS))
+    masked = searcher.masked(Bitmap.of_rows(live.indices()[::2], ROWS))
     ids, _, stats = searcher.search(even[:5] + 0.1, 3, search_list=12)
     return {
         "found": digest(ids, stats.expanded, stats.distances),

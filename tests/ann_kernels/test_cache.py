@@ -29,7 +29,7 @@ import numpy as np
 from icepuffin.ann_kernels.rows import bitmap
 live = bitmap.Bitmap.from_mask(np.random.default_rng(0).random(1_000) < 0.5)
 count, rows = live.count(), live.rows().tolist()
-hits = sum(sum(kernel.stats.cache_hits.values()) for kernel in (bitmap._count, bitmap.next_places))
+hits = sum(sum(kernel.stats.cache_hits.values()) for kernel in (bitmap._count, bitmap.next_rows))
 print(json.dumps({"hits": hits, "count": count, "rows": rows}))
 """
 

@@ -110,7 +110,7 @@ class CachedRows:
                 addresses[place, : len(rows)], distances[place, : len(rows)] = self.addresses[rows], own
         else:
             top = ExactTopK(queries, k, self.metric)
-            chosen = None if live.count() == self.count else live.places()
+            chosen = None if live.count() == self.count else live.indices()
             top.update(self.vectors, self.addresses, rows=chosen, raw=self.raw)
             addresses, distances = top.result()
         return Candidates(*rows_at(addresses), distances), live.count()

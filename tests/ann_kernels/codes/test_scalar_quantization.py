@@ -115,8 +115,8 @@ def test_tiles_and_blas_find_the_nearest_in_a_leaf(count: int, dims: int) -> Non
         for way in (nearest_columns, nearest_by_blas):
             way(coded.space, rows, columns, nearest, same=same)
             for row in range(count):
-                some = nearest.places[row] >= 0
-                assert list(zip(nearest.keys[row][some], nearest.places[row][some], strict=True)) == expected[row]
+                some = nearest.indices[row] >= 0
+                assert list(zip(nearest.keys[row][some], nearest.indices[row][some], strict=True)) == expected[row]
 
 
 @pytest.mark.parametrize("coded_dims", [0, 1, 3, 4, 61])
@@ -136,7 +136,7 @@ def test_dimensions_in_which_no_row_has_a_code_still_count_for_columns(coded_dim
     nearest_columns(space, rows, columns, nearest, same=False)
     expected = naive.nearest(signed.astype(int), rows.tolist(), columns.tolist(), 4, same=False)
     for row in range(20):
-        assert list(zip(nearest.keys[row], nearest.places[row], strict=True)) == expected[row]
+        assert list(zip(nearest.keys[row], nearest.indices[row], strict=True)) == expected[row]
 
 
 def test_floats_find_the_nearest_in_a_leaf() -> None:
@@ -145,7 +145,7 @@ def test_floats_find_the_nearest_in_a_leaf() -> None:
     nearest = new_nearest(90, 5)
     nearest_columns(FloatSpace(vectors), rows, rows, nearest, same=True)
     wanted = naive_vectors.nearest(vectors, vectors, 6, "l2")
-    assert [sorted(places) for places in nearest.places.tolist()] == [
+    assert [sorted(places) for places in nearest.indices.tolist()] == [
         sorted(set(want) - {row}) for row, want in enumerate(wanted)
     ]
 
@@ -274,11 +274,11 @@ def test_codes_of_more_than_two_gibibytes_are_compared_by_all_of_their_bytes() -
     expected, nearest = new_nearest(4, 3), new_nearest(4, 3)
     nearest_columns(few.space, own, own, expected, same=True)
     nearest_columns(many, last, last, nearest, same=True)
-    assert np.array_equal(nearest.places, expected.places)
+    assert np.array_equal(nearest.indices, expected.indices)
     assert np.array_equal(nearest.keys, expected.keys)
     distances = np.empty((4, 4), np.float32)
     for row, node in enumerate(last):
         fill_distances(many, node, last, new_code_scratch(few.space)[0], distances[row])
     for row in range(4):
-        for rank, place in enumerate(nearest.places[row]):
+        for rank, place in enumerate(nearest.indices[row]):
             assert distances[row, place] == nearest.keys[row, rank]

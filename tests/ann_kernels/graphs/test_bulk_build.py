@@ -174,7 +174,7 @@ def test_far_from_zero_a_leaf_knows_what_is_near() -> None:
     nearest_columns(FloatSpace(vectors), rows, rows, nearest, same=True)
     exact = ((vectors[:, None].astype(float) - vectors[None]) ** 2).sum(axis=2)
     np.fill_diagonal(exact, np.inf)
-    assert (exact[rows, nearest.places[:, 0]] <= exact.min(axis=1) * 1.01).all()
+    assert (exact[rows, nearest.indices[:, 0]] <= exact.min(axis=1) * 1.01).all()
 
 
 @pytest.mark.parametrize(("dims", "larger"), [(bulk_build.LONG - 1, False), (bulk_build.LONG, True)])

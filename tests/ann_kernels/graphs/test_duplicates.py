@@ -120,10 +120,10 @@ def test_results_have_the_live_copies_of_their_nodes(seed: int, k: int, data: st
     for node in range(count):
         of_original.setdefault(naive.copies(vectors).get(node, node), []).append(node)
     alive = {node: [member for member in members if live[member]] for node, members in of_original.items()}
-    assert sought.places().tolist() == sorted(node for node, members in alive.items() if members)
+    assert sought.indices().tolist() == sorted(node for node, members in alive.items() if members)
     found, distances = np.full((3, k), -1, np.int64), np.full((3, k), np.inf)
     for row in range(3):
-        nodes = rng.permutation(sought.places())[: rng.integers(k + 1)]
+        nodes = rng.permutation(sought.indices())[: rng.integers(k + 1)]
         ranked = sorted(
             (float(distance), node) for distance, node in zip(rng.integers(0, 6, len(nodes)), nodes, strict=True)
         )

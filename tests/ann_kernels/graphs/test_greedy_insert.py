@@ -7,7 +7,7 @@ import pytest
 
 from icepuffin.ann_kernels.arrays import read_only
 from icepuffin.ann_kernels.distances.distance_computers import FloatSpace
-from icepuffin.ann_kernels.graphs.graph import Adjacency, Graph, VamanaParams, empty_graph, spread_places
+from icepuffin.ann_kernels.graphs.graph import Adjacency, Graph, VamanaParams, empty_graph, spread_indices
 from icepuffin.ann_kernels.graphs.greedy_insert import Workers, _batches, add_reverse_edges, insert_all
 from tests.ann_kernels.data import well_formed
 from tests.naive.vectors import robust_prune
@@ -38,7 +38,7 @@ def plain_insert(
 ) -> None:
     for start, end in _batches(first, len(order)):
         before = [list(row) for row in edges]
-        entries = [medoid, *(order[place] for place in spread_places(start))]
+        entries = [medoid, *(order[place] for place in spread_indices(start))]
         for node in order[start:end]:
             distances = np.square(vectors - vectors[node]).sum(axis=1)
             walk = Walk(distances, before, [medoid, nearest_entry(distances, entries)])

@@ -14,7 +14,7 @@ def test_a_bitmap_is_a_set_of_rows(size: int, share: float) -> None:
     rows = np.flatnonzero(marked)
     bitmap, other = Bitmap.from_mask(marked), Bitmap.from_mask(others)
     assert bitmap.count() == len(rows)
-    assert np.array_equal(bitmap.places(), rows)
+    assert np.array_equal(bitmap.indices(), rows)
     assert np.array_equal(bitmap.marked(), marked)
     assert np.array_equal((bitmap & other).marked(), marked & others)
     assert np.array_equal((bitmap | other).marked(), marked | others)
@@ -33,7 +33,7 @@ def test_a_bitmap_is_a_set_of_rows(size: int, share: float) -> None:
         codes = rng.integers(0, 6, size).astype(kind)
         assert np.array_equal(few.coded(codes, 2, 4).rows(), np.flatnonzero(marked & (codes >= 2) & (codes <= 4)))
     assert np.array_equal(few.words, bitmap.words)
-    assert np.array_equal(few.places(), rows)
+    assert np.array_equal(few.indices(), rows)
     assert [bool(has_row(bitmap.words, row)) for row in range(size)] == marked.tolist()
 
 

@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ann_kernels.distances.top_k import exact_top_k
-from icepuffin.ann_kernels.graphs.graph import spread_places
+from icepuffin.ann_kernels.graphs.graph import spread_indices
 from icepuffin.ann_kernels.graphs.graph_search import FEWEST_CODED, Searcher
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.rows.bitmap import Bitmap
@@ -148,7 +148,7 @@ def test_beams_of_a_curve_are_as_wide_as_it_says() -> None:
     shard, vectors = searchable_shard(Metric.L2, rows=2_000, search_list=10)
     live = np.ones(shard.count, np.bool_)
     narrow, *_ = widths(measure_curve(shard, vectors, live, seed=0, threads=1))
-    entries = [shard.medoid, *spread_places(shard.count)]
+    entries = [shard.medoid, *spread_indices(shard.count)]
     nodes = np.setdiff1d(np.arange(shard.count), entries)
     held_out = np.sort(np.random.default_rng([0, 1]).choice(nodes, 128, replace=False))
     others = live.copy()
