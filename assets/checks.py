@@ -176,7 +176,7 @@ def recall_so_far(history: Sequence[RecallMeasurement], target: float) -> dict[s
         [str(version.base_snapshot_id) for version in last],
         [version.recall for version in last],
         floor=target,
-        marked=[place for place, version in enumerate(last) if version.action is Action.BUILT],
+        marked=[index for index, version in enumerate(last) if version.action is Action.BUILT],
     )
     return {"recall so far": chart}
 

@@ -168,7 +168,7 @@ def recall_line(
     """Recalls in sequence as a picture, with a dashed line at `floor`, their limit. The first and the last have labels;
     the points at the positions `marked` are drawn larger.
     """
-    points = [Point(place, recall, "", is_marked=place in marked) for place, recall in enumerate(recalls)]
+    points = [Point(index, recall, "", is_marked=index in marked) for index, recall in enumerate(recalls)]
     points[-1] = replace(points[-1], label=f"{recalls[-1]:.4f}")
     chart = line_chart(points, Axes(title, ends=(labels[0], labels[-1]), floor=floor, top=1.0))
     return dg.MetadataValue.md(svg_markdown(title, standalone([chart], title)))

@@ -77,7 +77,7 @@ def newest_snapshots(
     ordered = sorted(table.metadata.snapshots, key=lambda item: (item.sequence_number or 0, item.timestamp_ms))
     derived = derived_ids(table.metadata)
     data = [item for item in reversed(ordered) if item.snapshot_id not in derived]
-    newest = [item for place, item in enumerate(data) if count is None or place < count or item.snapshot_id == also]
+    newest = [item for rank, item in enumerate(data) if count is None or rank < count or item.snapshot_id == also]
     refs = _refs(table)
     statistics = statistics_by_id(table.metadata)
     indexed = {

@@ -47,14 +47,14 @@ def locked(files: Sequence[str]) -> str:
 
 
 def pip_options(listing: str) -> dict[str, str]:
-    """What `pip config list` prints, as `pip install` reads it: the last of these places that has an option counts."""
-    places: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
+    """What `pip config list` prints, as `pip install` reads it: the last section that has an option counts."""
+    sections: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
     for line in listing.splitlines():
         key, _, text = line.partition("=")
-        place, _, option = key.partition(".")
-        if place in places and (value := ast.literal_eval(text)):
-            places[place][option] = value
-    return {option: value for options in places.values() for option, value in options.items()}
+        section, _, option = key.partition(".")
+        if section in sections and (value := ast.literal_eval(text)):
+            sections[section][option] = value
+    return {option: value for options in sections.values() for option, value in options.items()}
 
 
 def uv_settings(options: Mapping[str, str], environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
@@ -63,8 +63,8 @@ def uv_settings(options: Mapping[str, str], environment: Mapping[str, str]) -> t
     if indexes := variables.get("UV_INDEX"):  # pip looks for a version in all indexes; the lock says which file it is
         variables |= {"UV_INDEX": " ".join(indexes.split()), "UV_INDEX_STRATEGY": "unsafe-best-match"}
     if links := variables.get("UV_FIND_LINKS"):  # pip warns of a folder that is not there, uv fails
-        places = [place if ":" in place else Path(place).expanduser() for place in links.split()]
-        variables["UV_FIND_LINKS"] = ",".join(str(at) for at in places if isinstance(at, str) or at.exists())
+        folders = [folder if ":" in folder else Path(folder).expanduser() for folder in links.split()]
+        variables["UV_FIND_LINKS"] = ",".join(str(at) for at in folders if isinstance(at, str) or at.exists())
     if proxy := variables.get("HTTPS_PROXY"):
         variables["HTTP_PROXY"] = proxy
     for bundle in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # pip's library reads them

@@ -21,8 +21,8 @@ INDEX = icepuffin.IndexDefinition(name="embedding", column="embedding", metric="
 def rows() -> pa.Table:
     """The packages: id long, name, section, description string, embedding list<float>[384]."""
     table = pq.read_table(HERE / "packages.parquet")
-    place = table.schema.get_field_index("embedding")
-    return table.set_column(place, "embedding", table["embedding"].cast(pa.list_(pa.float32())))
+    column = table.schema.get_field_index("embedding")
+    return table.set_column(column, "embedding", table["embedding"].cast(pa.list_(pa.float32())))
 
 
 def catalog(folder: Path = Path("lake")) -> Catalog:

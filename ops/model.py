@@ -18,11 +18,11 @@ SnapshotId = NewType("SnapshotId", int)
 NO_SNAPSHOT = SnapshotId(0)
 """An id that no snapshot has"""
 ShardId = NewType("ShardId", int)
-"""Place of a shard in an index version, from 0; `ann.shard_id` in its file"""
+"""Index of a shard in an index version, from 0; `ann.shard_id` in its file"""
 FileSlot = NewType("FileSlot", int)
-"""Number of a data file within an index version: its place in the routing blob's file table"""
+"""Number of a data file within an index version: its index in the routing blob's file table"""
 FileNumber = NewType("FileNumber", int)
-"""Number of a live data file within a snapshot: its place in `LiveFiles.files`"""
+"""Number of a live data file within a snapshot: its index in `LiveFiles.files`"""
 MIB = 1 << 20
 IN_PROCESS_MB = 100
 """Size of an index file up to which it is searched in this process, where Spark could search it"""
@@ -183,7 +183,7 @@ class StoredAddresses:
 class StoredRun:
     """Where the vectors of nodes that follow each other lie, in one piece."""
 
-    place: ObjectRange
+    location: ObjectRange
     count: int
     """Number of vectors"""
     sha256: bytes
@@ -191,11 +191,11 @@ class StoredRun:
     @property
     def row_bytes(self) -> int:
         """Bytes of one vector."""
-        return self.place.length // self.count
+        return self.location.length // self.count
 
     def part(self, start: int, count: int) -> ObjectRange:
         """Where the vectors `start` to `start + count` lie."""
-        return ObjectRange(self.place.path, self.place.offset + start * self.row_bytes, count * self.row_bytes)
+        return ObjectRange(self.location.path, self.location.offset + start * self.row_bytes, count * self.row_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class StoredShard:
     @property
     def vector_bytes(self) -> int:
         """Bytes of the vectors that lie apart from the blob."""
-        return sum(run.place.length for run in self.runs)
+        return sum(run.location.length for run in self.runs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,16 +69,16 @@ class Grid:
         title = f"<div><b>{html.escape(self.title)}</b></div>" if self.title else ""
         shown = self.rows[:SHOWN_ROWS]
         width = len(self.columns) or max(map(len, shown[:1]), default=0)
-        sides = ["right" if self.is_numeric(place) else "left" for place in range(width)]
+        sides = ["right" if self.is_numeric(column) else "left" for column in range(width)]
         heads = [_line("th", self.columns, sides)] if self.columns else []
         lines = [_line("td", [self._text(value) for value in row], sides) for row in shown]
         more = self.more + len(self.rows) - len(shown)
         rest = f"<div>and {more:,} more</div>" if more else ""
         return f"{title}<table style='{_TABLE}'>{''.join([*heads, *lines])}</table>{rest}"
 
-    def is_numeric(self, place: int) -> bool:
+    def is_numeric(self, column: int) -> bool:
         """Whether the cells of a column are numbers, which stand at its right."""
-        cells = [str(row[place]) for row in self.rows] if self.columns else []
+        cells = [str(row[column]) for row in self.rows] if self.columns else []
         return bool(cells) and all(map(_NUMBER.fullmatch, cells))
 
     def _text(self, value: object) -> str:

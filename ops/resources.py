@@ -30,7 +30,7 @@ from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError, TableS
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.runs.costs import CostModel
 from icepuffin.ops.table.blob_kind import SCRATCH_TABLES
-from icepuffin.ops.table.format_versions import invalid_place, unsupported_format
+from icepuffin.ops.table.format_versions import invalid_field, unsupported_format
 from icepuffin.ops.table.snapshots import rows_in_files
 
 if TYPE_CHECKING:
@@ -170,19 +170,19 @@ class Catalogs:
         that alone cannot be read keeps no other from being loaded.
         """
         of_table = f"{catalog}.{identifier}"
-        for place in (catalog, of_table):
-            since, away = self._away.get(place, (float("-inf"), None))
+        for key in (catalog, of_table):
+            since, away = self._away.get(key, (float("-inf"), None))
             if away is not None and time.monotonic() - since < AWAY_SECONDS:
                 raise type(away)(str(away))
         try:
             with answering_within(POLL_SECONDS):
                 table = self.table(catalog, identifier)
         except CatalogUnavailableError as error:
-            place = of_table if isinstance(error, UnreadableTableError) else catalog
-            self._away[place] = (time.monotonic(), error)
+            key = of_table if isinstance(error, UnreadableTableError) else catalog
+            self._away[key] = (time.monotonic(), error)
             raise
-        for place in (catalog, of_table):
-            self._away.pop(place, None)
+        for key in (catalog, of_table):
+            self._away.pop(key, None)
         return table
 
     def matching(self, catalog: str, pattern: str) -> tuple[str, ...]:
@@ -214,9 +214,9 @@ class Catalogs:
                 "Check that the file is there, that its store is up, and that the catalog's settings have those of the "
                 "store. Nothing was changed"
             )
-        if place := invalid_place(error):
+        if field := invalid_field(error):
             return UnreadableTableError(
-                f"catalog '{name}' has {identifier}, and its metadata is invalid: {place}. Have its last writer mend "
+                f"catalog '{name}' has {identifier}, and its metadata is invalid: {field}. Have its last writer mend "
                 "it; other tables are not affected. Nothing was changed"
             )
         cause = failure(name, self._properties[name], error, quoting=True)

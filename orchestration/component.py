@@ -378,11 +378,9 @@ def _problems(error: ValidationError) -> str:
     """Each wrong attribute and what is wrong with it; never the value, which may be secret."""
     lines = []
     for detail in error.errors(include_input=False, include_url=False):
-        place = detail["loc"]
-        place = (
-            place[2:] if place[:1] == ("tables",) else ("catalog", *place[2:]) if place[:1] == ("catalogs",) else place
-        )
-        lines.append(": ".join(filter(None, (".".join(map(str, place)), problem(detail, Settings)))))
+        path = detail["loc"]
+        path = path[2:] if path[:1] == ("tables",) else ("catalog", *path[2:]) if path[:1] == ("catalogs",) else path
+        lines.append(": ".join(filter(None, (".".join(map(str, path)), problem(detail, Settings)))))
     return "; ".join(lines)
 
 

@@ -114,11 +114,11 @@ def listed_tables(
             if (table.catalog, name) in named:
                 continue  # of a pattern, and of the settings themselves or of another pattern
             named.add((table.catalog, name))
-            label, place = slug(table.catalog, name), node(table.catalog, name)
-            clashes = label in slugs or any(is_within(place, other) or is_within(other, place) for other in nodes)
+            label, path = slug(table.catalog, name), node(table.catalog, name)
+            clashes = label in slugs or any(is_within(path, other) or is_within(other, path) for other in nodes)
             mark = mark_of(table.catalog, name) if clashes else ""
             slugs.add(label + mark)
-            nodes.add(place + mark)
+            nodes.add(path + mark)
             yield key, table, replace(indexes, mark=mark)
 
 

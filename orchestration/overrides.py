@@ -82,7 +82,7 @@ def _refuse_near_misses(raw: Mapping[str, Any], environment: Mapping[str, str], 
 
 
 def _paths(raw: Any, annotation: Any) -> Iterator[tuple[str, ...]]:
-    """Places of the settings and sections of a model; where names are free, those of the file."""
+    """Paths of the settings and sections of a model; where names are free, those of the file."""
     annotation = plain_type(annotation)
     inner: dict[str, Any] = {}
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -95,19 +95,19 @@ def _paths(raw: Any, annotation: Any) -> Iterator[tuple[str, ...]]:
         yield from ((name, *path) for path in _paths(below.get(name), annotation))
 
 
-def named_by(place: Sequence[str | int], environment: Mapping[str, str]) -> str | None:
-    """The variable that set the value at this place; None where no variable did."""
+def named_by(setting: Sequence[str | int], environment: Mapping[str, str]) -> str | None:
+    """The variable that set the value of this setting; None where no variable did."""
     for name in sorted(environment, reverse=True):  # the last one applied wins
         path = name[len(PREFIX) :].lower().split("__")
-        is_prefix = name.upper().startswith(PREFIX) and path == [str(part).lower() for part in place[: len(path)]]
-        if is_prefix and (len(path) == len(place) or _sets_value_at(environment[name], place[len(path) :])):
+        is_prefix = name.upper().startswith(PREFIX) and path == [str(part).lower() for part in setting[: len(path)]]
+        if is_prefix and (len(path) == len(setting) or _sets_value_at(environment[name], setting[len(path) :])):
             return name
     return None
 
 
-def variable_below(place: Sequence[str | int], environment: Mapping[str, str]) -> str | None:
-    """A variable that sets anything below this place; None where none does."""
-    parts = [str(part).lower() for part in place]
+def variable_below(setting: Sequence[str | int], environment: Mapping[str, str]) -> str | None:
+    """A variable that sets anything below this setting; None where none does."""
+    parts = [str(part).lower() for part in setting]
     for name in sorted(environment, reverse=True):
         path = name[len(PREFIX) :].lower().split("__")
         if name.upper().startswith(PREFIX) and path[: len(parts)] == parts:
@@ -115,13 +115,13 @@ def variable_below(place: Sequence[str | int], environment: Mapping[str, str]) -
     return None
 
 
-def _sets_value_at(text: str, place: Sequence[str | int]) -> bool:
-    """Whether a variable's value sets this place below its own. A text or a list sets everything below it."""
+def _sets_value_at(text: str, path: Sequence[str | int]) -> bool:
+    """Whether a variable's value sets this path below its own. A text or a list sets everything below it."""
     try:
         value = json.loads(text)
     except ValueError:
         return True
-    for part in place:
+    for part in path:
         if not isinstance(value, Mapping):
             return True
         if part not in value:

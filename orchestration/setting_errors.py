@@ -28,29 +28,29 @@ _KINDS = {
 
 def problem(detail: ErrorDetails, model: type[BaseModel]) -> str:
     """What is wrong with the setting at `detail["loc"]` of `model`. Never the value, which may be secret."""
-    kind, place = detail["type"], detail["loc"]
+    kind, path = detail["type"], detail["loc"]
     if kind == "extra_forbidden":
-        known = _fields(_walk(place[:-1], model)[0])
-        alike = get_close_matches(str(place[-1]), known, n=1)
+        known = _fields(_walk(path[:-1], model)[0])
+        alike = get_close_matches(str(path[-1]), known, n=1)
         return f"no such setting{f' (there is {alike[0]})' if alike else ''}; there are: {', '.join(known)}"
     if kind == "string_pattern_mismatch":
-        return f"has the wrong form: {_FORMS[str(place[-1])]}"
+        return f"has the wrong form: {_FORMS[str(path[-1])]}"
     if kind == "literal_error":
         return f"takes {detail['ctx']['expected']}"
     if kind == "value_error":
         return detail["msg"].removeprefix("Value error, ")
-    _, field = _walk(place, model)
+    _, field = _walk(path, model)
     if field is not None and (number := _number(field)):
         return f"takes {number}"
     named = _KINDS.get(kind.partition("_")[0])
     return f"takes {named}" if named else str(detail["msg"])
 
 
-def _walk(place: Sequence[str | int], model: type[BaseModel]) -> tuple[Any, FieldInfo | None]:
-    """Type and field at a place of the settings; no field for an entry of a table or a list."""
+def _walk(path: Sequence[str | int], model: type[BaseModel]) -> tuple[Any, FieldInfo | None]:
+    """Type and field at this path in the settings; no field for an entry of a table or a list."""
     kind: Any = model
     field: FieldInfo | None = None
-    for part in place:
+    for part in path:
         if fields := _fields(kind):
             field = fields.get(str(part))
             kind = None if field is None else plain_type(field.annotation)

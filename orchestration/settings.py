@@ -250,25 +250,25 @@ def _texts(value: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(entry).lower() if isinstance(entry, bool) else str(entry) for key, entry in flattened(value)}
 
 
-def _making(raw: Mapping[str, Any], place: Sequence[str | int]) -> str | None:
-    """The environment variable that makes the table of settings at `place`; None where the file has one."""
-    return None if not place or _table_at(raw, place) is not None else variable_below(place, os.environ)
+def _making(raw: Mapping[str, Any], path: Sequence[str | int]) -> str | None:
+    """The environment variable that makes the table of settings at `path`; None where the file has one."""
+    return None if not path or _table_at(raw, path) is not None else variable_below(path, os.environ)
 
 
-def _remedy(file: Path, raw: Mapping[str, Any], place: Sequence[str | int]) -> str:
-    """What to do where a setting of the table at `place` is missing."""
-    if not place:
+def _remedy(file: Path, raw: Mapping[str, Any], path: Sequence[str | int]) -> str:
+    """What to do where a setting of the table at `path` is missing."""
+    if not path:
         return _ADD_CATALOG
-    if _making(raw, place) is None:
+    if _making(raw, path) is None:
         return "set it"
-    table, others = ".".join(map(str, place)), ", ".join(_table_at(raw, place[:-1]) or {}) or "none"
+    table, others = ".".join(map(str, path)), ", ".join(_table_at(raw, path[:-1]) or {}) or "none"
     return f"{file} has no {table} (there are: {others}): correct the variable's name, or set this too"
 
 
-def _table_at(raw: Mapping[str, Any], place: Sequence[str | int]) -> Mapping[str, Any] | None:
-    """The table of the file at this place; None where it has none."""
+def _table_at(raw: Mapping[str, Any], path: Sequence[str | int]) -> Mapping[str, Any] | None:
+    """The table of the file at this path; None where it has none."""
     table: Any = raw
-    for part in place:
+    for part in path:
         table = table.get(part) if isinstance(table, Mapping) else None
     return table if isinstance(table, Mapping) else None
 

@@ -124,8 +124,8 @@ def _width(payload: bytes) -> int:
 
 
 def _size_of_values(text: bytes, texts: int) -> int:
-    objects, lists, places = (text.count(mark) for mark in (b"{", b"[", b","))
-    return 240 * objects + 96 * lists + _A_TEXT * texts + 44 * places
+    objects, lists, commas = (text.count(mark) for mark in (b"{", b"[", b","))
+    return 240 * objects + 96 * lists + _A_TEXT * texts + 44 * commas
 
 
 def _reject_constant(name: str) -> None:

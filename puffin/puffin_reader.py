@@ -33,7 +33,7 @@ class PuffinReader:
         self._source = source
         self._max_blob_bytes = max_blob_bytes
         self._tail = 0, b""
-        """(its place, the file's bytes from there on), in one, as other threads may be reading it"""
+        """(its offset, the file's bytes from there on), in one, as other threads may be reading it"""
 
     @cached_property
     def footer(self) -> Footer:
@@ -49,7 +49,7 @@ class PuffinReader:
         return footer if end is None else self._footer_before(end)[0]
 
     def _footer_before(self, size: int) -> tuple[Footer, int]:
-        """(the footer that ends at `size`, its place)."""
+        """(the footer that ends at `size`, its offset)."""
         if size < _SMALLEST_FILE:
             raise TruncatedFileError(f"a Puffin file has at least {_SMALLEST_FILE} bytes, this one {size}")
         start, tail = self._tail

@@ -226,7 +226,7 @@ def _join_components(adjacency: Adjacency, roots: I32) -> None:
 
 
 def _first_of_each(labels: I32, count: int) -> npt.NDArray[np.intp]:
-    """Places of the first `count` of each label."""
+    """Indices of the first `count` of each label."""
     order = np.argsort(labels, kind="stable")
     ranked = labels[order]
     indices = np.arange(len(ranked))

@@ -55,7 +55,7 @@ _COARSE_BEAM = 1.4
 """Width of a beam by codes of four bits in few dimensions, relative to one by codes of one byte, with which it finds as
 many of the nearest (measured with 72 to 128 dimensions, k = 10 and 100, widths of k to 300)"""
 _MORE_SLOTS = 1.5
-"""Places of a beam's list per node that is expected in it for k live ones, where there are tombstones: it is widened up
+"""Slots of a beam's list per node that is expected in it for k live ones, where there are tombstones: it is widened up
 to there, and goes on from where it is
 """
 _COMPARED_WHERE_LOST = 480
@@ -63,7 +63,7 @@ _COMPARED_WHERE_LOST = 480
 Whatever the codes: what the recall gate measured holds for readers whose codes are others"""
 _QUERIES_PER_TASK = 64
 _KEYS_PER_TASK = 1 << 20
-"""Places in the candidate lists of a task, at most: 8 MiB; or those of one query"""
+"""Slots in the candidate lists of a task, at most: 8 MiB; or those of one query"""
 _NONE, _FIRST = np.empty(0, np.intp), np.zeros(1, np.intp)
 _NO_VECTORS = read_only(np.empty((0, 0), np.float32))
 _NO_PQ = (np.empty((0, 256, 0), np.float32), np.empty((0, 0), np.uint8))

@@ -49,7 +49,7 @@ class _Validity(NamedTuple):
     bitmap: U8
     """Bits u8[..], lowest first; empty where all values are present"""
     first_bit: int
-    """Place of the first value's bit"""
+    """Index of the first value's bit"""
 
 
 @inner_kernel

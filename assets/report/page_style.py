@@ -62,10 +62,10 @@ document.querySelectorAll("th").forEach(head => {
   button.append(...head.childNodes);
   head.append(button);
   button.addEventListener("click", () => {
-    const sign = head.ariaSort === "ascending" ? -1 : 1, place = [...row.children].indexOf(head);
+    const sign = head.ariaSort === "ascending" ? -1 : 1, column = [...row.children].indexOf(head);
     [...row.children].forEach(other => { other.ariaSort = null; });
     head.ariaSort = sign > 0 ? "ascending" : "descending";
-    const value = line => line.cells[place].dataset.v ?? line.cells[place].textContent;
+    const value = line => line.cells[column].dataset.v ?? line.cells[column].textContent;
     const compared = head.className === "number" ? (a, b) => a - b : (a, b) => a.localeCompare(b);
     const order = (a, b) => !a - !b || sign * compared(a, b);
     body.append(...[...body.rows].sort((a, b) => order(value(a), value(b))));

@@ -60,7 +60,7 @@ def write_report(
     ()
     """
     require_table(table, "write_report")
-    require_place(Path(path))
+    require_folder(Path(path))
     reload_table(table)
     settings = TableSettings(catalog=table.catalog.name, name=table_name(table), watched_refs=(ref,))
     report = table_report(table, TableSpec(settings, list_definitions(table)), storage or storage_of(table))
@@ -68,7 +68,7 @@ def write_report(
     return report
 
 
-def require_place(path: Path) -> None:
+def require_folder(path: Path) -> None:
     """Raises ReportFileError where a page cannot be written, or would replace something else than a report."""
     if not path.absolute().parent.is_dir():
         raise ReportFileError(f"{path}: there is no folder {path.absolute().parent}; make it, or name another file")

@@ -158,9 +158,9 @@ def _coverage(entries: Sequence[SnapshotEntry], title: str, name: str) -> Markup
         "made" if name in it.derived else "missing" if name in it.missing else "nothing to make" for it in entries
     ]
     cells, width = [], _STRIP / len(entries)
-    for place, (entry, state) in enumerate(zip(entries, states, strict=True)):
+    for index, (entry, state) in enumerate(zip(entries, states, strict=True)):
         style, height = _COVERAGE[state]
-        size = {"x": f"{place * width:.2f}", "y": 20 - height, "width": f"{width * 0.86:.2f}", "height": height}
+        size = {"x": f"{index * width:.2f}", "y": 20 - height, "width": f"{width * 0.86:.2f}", "height": height}
         cells.append(element("rect", element("title", f"{_when(entry)}: {state}"), class_=style, **size))
     text = f"{title}: {states.count('made'):,} of {plural(len(entries), 'snapshot')}"
     return joined(element("p", text), _strip(text, cells))
@@ -222,8 +222,8 @@ def _history_figures(index: IndexDescription) -> Iterable[Markup]:
     pairs = [(f"snapshot {it.base_snapshot_id}", measured) for it in order if (measured := _measured(it))]
     ends = ("oldest snapshot", "newest")
     recalls = [
-        Point(place, it.recall, f"{of}: {it.recall:.4f}, {it.action}", is_marked=it.action is Action.BUILT)
-        for place, (of, it) in enumerate(pairs)
+        Point(number, it.recall, f"{of}: {it.recall:.4f}, {it.action}", is_marked=it.action is Action.BUILT)
+        for number, (of, it) in enumerate(pairs)
         if it.recall is not None
     ]
     if recalls:
@@ -271,8 +271,8 @@ def _distinct(report: TableReport) -> Markup | None:
     figures, lines = [], []
     for name, by_snapshot in report.distinct.items():
         points = [
-            Point(place, ndv, f"snapshot {at}: {ndv:,}, {_between(ndv)}", bounds=ndv_bounds(ndv))
-            for place, (at, ndv) in enumerate(by_snapshot.items())
+            Point(index, ndv, f"snapshot {at}: {ndv:,}, {_between(ndv)}", bounds=ndv_bounds(ndv))
+            for index, (at, ndv) in enumerate(by_snapshot.items())
         ]
         at, last = list(by_snapshot.items())[-1]
         axes = Axes(
@@ -335,12 +335,12 @@ def _strip(label: str, shapes: Iterable[Markup]) -> Markup:
 def _table(title: str, columns: Sequence[str], lines: Sequence[Sequence[PageCell]]) -> Markup | None:
     """Rows under their columns, without those columns that have no value."""
     filled = [
-        place for place in range(len(columns)) if any(line[place] not in (_UNKNOWN, PageCell("")) for line in lines)
+        index for index in range(len(columns)) if any(line[index] not in (_UNKNOWN, PageCell("")) for line in lines)
     ]
     if not filled:
         return None
-    columns, lines = [columns[place] for place in filled], [[line[place] for place in filled] for line in lines]
-    numeric = (any(isinstance(line[place].key, int | float) for line in lines) for place in range(len(columns)))
+    columns, lines = [columns[index] for index in filled], [[line[index] for index in filled] for line in lines]
+    numeric = (any(isinstance(line[index].key, int | float) for line in lines) for index in range(len(columns)))
     styles = ["number" if is_number else None for is_number in numeric]
     head = [element("th", name, class_=style, scope="col") for name, style in zip(columns, styles, strict=True)]
     body = [

@@ -73,15 +73,15 @@ class Axes:
 
 
 def line_chart(points: Sequence[Point], axes: Axes) -> Markup:
-    """Points and the line through them, over numbers, or over their places where the axes have texts at the ends."""
+    """Points and the line through them, over numbers, or over their numbers where the axes have texts at the ends."""
     spread = [end for point in points for end in (point.y, *(point.bounds or ()))]
     ends_of_axis = [*([] if axes.floor is None else [axes.floor]), *([0.0] if axes.is_from_zero else [])]
     scale, grid = _heights([*spread, *ends_of_axis], axes.top)
-    xs = _places([point.x for point in points], is_log=axes.is_log)
-    places = [(x, scale(point.y)) for x, point in zip(xs, points, strict=True)]
-    line = element("polyline", class_="curve", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in places))
+    xs = _positions([point.x for point in points], is_log=axes.is_log)
+    corners = [(x, scale(point.y)) for x, point in zip(xs, points, strict=True)]
+    line = element("polyline", class_="curve", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in corners))
     marks, labels, taken = [], [], list[tuple[float, float, float]]()
-    for (x, y), point in zip(places, points, strict=True):
+    for (x, y), point in zip(corners, points, strict=True):
         if point.bounds:
             low, high = map(scale, point.bounds)
             marks.append(element("path", class_="range", d=f"M{x:.1f} {low:.1f}V{high:.1f}"))
@@ -164,9 +164,9 @@ def shards_chart(view: Overview) -> Markup:
 def standalone(charts: Sequence[Markup], heading: str = "") -> str:
     """Charts side by side as a picture of their own, on paper, with a heading above them; no pointer reaches it."""
     moved = []
-    for place, chart in enumerate(charts):
+    for number, chart in enumerate(charts):
         plain = _FOR_POINTERS.sub("", chart)
-        frame = f'<svg x="{(WIDTH + 10) * place + 5}" y="24" width="{WIDTH}" height="{HEIGHT}" '
+        frame = f'<svg x="{(WIDTH + 10) * number + 5}" y="24" width="{WIDTH}" height="{HEIGHT}" '
         moved.append(Markup(plain.replace("<svg ", frame, 1)))
     width = max((WIDTH + 10) * len(charts), int(_LETTER * len(heading)))
     paper = element("rect", width="100%", height="100%", fill="#fff")
@@ -189,7 +189,7 @@ def _heights(values: Sequence[float], top: float | None) -> tuple[Callable[[floa
     def scale(value: float) -> float:
         return _TOP + (high - value) / (high - low) * (HEIGHT - _TOP - _BOTTOM)
 
-    ticks = [(scale(value), readable_count(value)) for value in (step * place for place in range(first, last + 1))]
+    ticks = [(scale(value), readable_count(value)) for value in (step * number for number in range(first, last + 1))]
     lines = (element("path", class_="axis", d=f"M{_LEFT} {y:.1f}H{WIDTH - _RIGHT}") for y, _ in ticks)
     numbers = (element("text", text, x=_LEFT - 6, y=f"{y + 4:.1f}", text_anchor="end") for y, text in ticks)
     return scale, joined(lines, numbers)
@@ -201,7 +201,7 @@ def _step(rough: float) -> float:
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))
 
 
-def _places(values: Sequence[float], *, is_log: bool) -> list[float]:
+def _positions(values: Sequence[float], *, is_log: bool) -> list[float]:
     scaled = [math.log(max(value, 1e-9)) if is_log else value for value in values]
     low, span = min(scaled, default=0.0), max(scaled, default=0.0) - min(scaled, default=0.0)
     room = WIDTH - _LEFT - _RIGHT - 20

@@ -54,12 +54,12 @@ def require_bindable(table: Table) -> FilesFolder:
     require_committable(table)
     catalog, folder = table.catalog, folder_of(table)
     uri, warehouse = (str(catalog.properties.get(name, "")) for name in ("uri", "warehouse"))
-    place = uri, warehouse, split_location(table.location())[0]
+    key = uri, warehouse, split_location(table.location())[0]
     if isinstance(catalog, MetastoreCatalog) or _has_version(table):
         return folder
     try:
-        if place not in _TRIED:
-            _TRIED[place] = _try_catalog(table)
+        if key not in _TRIED:
+            _TRIED[key] = _try_catalog(table)
     except UnsupportedCatalogError as error:
         raise unsupported_catalog(
             table, error.change, f". This was seen on a scratch table; {table_name(table)} was not changed"
@@ -73,7 +73,7 @@ def require_bindable(table: Table) -> FilesFolder:
             table_name(table), catalog.name, without_values(error, catalog.properties),
         )  # fmt: skip
         return folder
-    return folder if folder is FilesFolder.OWN else _TRIED[place]
+    return folder if folder is FilesFolder.OWN else _TRIED[key]
 
 
 def _try_catalog(table: Table) -> FilesFolder:

@@ -44,10 +44,10 @@ _CODING_BYTES = 24
 
 
 class Room(Protocol):
-    """Where the arrays of a shard get their places."""
+    """Where the arrays of a shard get their memory."""
 
     def allocate(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """An array to be filled. Its place is free again when nobody refers to it any more, unless it is kept."""
+        """An array to be filled. Its memory is free again when nobody refers to it any more, unless it is kept."""
         ...
 
     def keep(self, key: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -112,7 +112,7 @@ def fetch(
     """
     where, runs = stored.blob, stored.runs
     with ThreadPoolExecutor(1) as executor, ThreadPoolExecutor(1) as decoder:
-        pieces = _pieces([where, *(run.place for run in runs)], storage, executor)
+        pieces = _pieces([where, *(run.location for run in runs)], storage, executor)
         first = next(pieces, b"")
         blob = _PassingBlob(first, where.length)
         reader = ShardReader(blob, vectors=RunsReader(runs, storage), checksums=False)
@@ -165,8 +165,8 @@ def _holds_vectors(header: ShardHeader) -> bool:
     return header.vector_type is not None
 
 
-def _pieces(places: Sequence[ObjectRange], storage: StorageConfig, executor: ThreadPoolExecutor) -> Iterator[bytes]:
-    """The bytes of all places, in order, each in pieces of its own, read one request ahead.
+def _pieces(ranges: Sequence[ObjectRange], storage: StorageConfig, executor: ThreadPoolExecutor) -> Iterator[bytes]:
+    """The bytes of all ranges, in order, each in pieces of its own, read one request ahead.
 
     Raises BadBlobError where an object ends before its last byte.
     """
@@ -180,7 +180,7 @@ def _pieces(places: Sequence[ObjectRange], storage: StorageConfig, executor: Thr
         return parts
 
     pending: Future[list[bytes]] | None = None
-    for request in _requests(places, storage):
+    for request in _requests(ranges, storage):
         following = executor.submit(read, request)
         if pending is not None:
             yield from pending.result()
@@ -189,14 +189,14 @@ def _pieces(places: Sequence[ObjectRange], storage: StorageConfig, executor: Thr
         yield from pending.result()
 
 
-def _requests(places: Sequence[ObjectRange], storage: StorageConfig) -> Iterator[list[ObjectRange]]:
-    """The pieces of all places, those of one request together: they lie in one object."""
+def _requests(ranges: Sequence[ObjectRange], storage: StorageConfig) -> Iterator[list[ObjectRange]]:
+    """The pieces of all ranges, those of one request together: they lie in one object."""
     request: list[ObjectRange] = []
     size = 0
-    for place in places:
-        most = _piece_bytes(place, storage)
-        for start in range(0, place.length, most):
-            piece = ObjectRange(place.path, place.offset + start, min(most, place.length - start))
+    for range_ in ranges:
+        most = _piece_bytes(range_, storage)
+        for start in range(0, range_.length, most):
+            piece = ObjectRange(range_.path, range_.offset + start, min(most, range_.length - start))
             if request and (size + piece.length > _PIECES_AT_ONCE * most or request[0].path != piece.path):
                 yield request
                 request, size = [], 0
@@ -206,12 +206,12 @@ def _requests(places: Sequence[ObjectRange], storage: StorageConfig) -> Iterator
         yield request
 
 
-def _piece_bytes(place: ObjectRange, storage: StorageConfig) -> int:
-    return open_storage(place.path, storage).piece_bytes
+def _piece_bytes(range_: ObjectRange, storage: StorageConfig) -> int:
+    return open_storage(range_.path, storage).piece_bytes
 
 
 def _first(where: ObjectRange, pieces: Iterator[bytes], storage: StorageConfig) -> Iterator[bytes]:
-    """The pieces of one place, which are the next ones."""
+    """The pieces of one range, which are the next ones."""
     return islice(pieces, -(-where.length // _piece_bytes(where, storage)))
 
 
@@ -273,7 +273,7 @@ def _take_runs(
     filled = 0
     for run in runs:
         digest = hashlib.sha256()
-        for piece in _first(run.place, pieces, storage):
+        for piece in _first(run.location, pieces, storage):
             digest.update(piece)
             filled = _fill(flat, filled, memoryview(piece), header)
         if digest.digest() != run.sha256:
@@ -281,7 +281,7 @@ def _take_runs(
 
 
 def _fill(flat: npt.NDArray[np.float32], start: int, part: memoryview, header: ShardHeader) -> int:
-    """Put the next numbers of the vectors in their place; returns the place of the number after them.
+    """Put the next numbers of the vectors where they belong; returns the index of the number after them.
 
     No number is cut in two: pieces begin at multiples of 64 bytes, runs at whole vectors.
     """

@@ -28,7 +28,7 @@ from icepuffin.puffin.blobs.shard_header import ALIGNMENT
 _MAGIC = b"IPSHARD1"
 _LEAD = struct.Struct("<8sII")
 _HEAD_BYTES = 4_096
-"""Room of the head, so that arrays have their places before it is written"""
+"""Room of the head, so that arrays have their offsets before it is written"""
 SPARSE = "sparse"
 """Key of the plain value that names the arrays of which few rows are read, here and there"""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -56,7 +56,7 @@ class Draft:
         self._unnamed: list[tuple[weakref.ref[npt.NDArray[Any]], int]] = []
         self._stream = stream
         self._name = name
-        self._places: dict[str, tuple[str, tuple[int, ...], int]] = {}
+        self._offsets: dict[str, tuple[str, tuple[int, ...], int]] = {}
         self._end = _HEAD_BYTES
         self._room = os.fstat(stream.fileno()).st_size
         self._mapped = mmap.mmap(stream.fileno(), self._room)
@@ -64,7 +64,7 @@ class Draft:
 
     def allocate(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """An array to be filled, behind all others. It is one of the file's once `keep` has named it; until then its
-        place is free again when nobody refers to it any more. Raises TypeError where the file has no room for it.
+        memory is free again when nobody refers to it any more. Raises TypeError where the file has no room for it.
         """
         self._unnamed = [(array, end) for array, end in self._unnamed if array() is not None]
         start = max([self._end, *(end for _, end in self._unnamed)])
@@ -82,13 +82,13 @@ class Draft:
             array[...] = source
         self.arrays[key] = array
         start = array.ctypes.data - self._whole.ctypes.data
-        self._places[key] = (array.dtype.str, array.shape, start)
+        self._offsets[key] = (array.dtype.str, array.shape, start)
         self._end = max(self._end, start + array.nbytes + -array.nbytes % ALIGNMENT)
         return array
 
     def private(self, values: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
         """The arrays, to be read: writing to them changes this process's copy only. `values` as for `finish`."""
-        return _mapped_arrays(self._stream, self._room, self._places, values)
+        return _mapped_arrays(self._stream, self._room, self._offsets, values)
 
     def finish(self, values: Mapping[str, Any]) -> None:
         """Write the head, and mark the file as checked. `values`: what JSON can hold. Nothing is filled any more."""
@@ -96,7 +96,7 @@ class Draft:
         for array in self.arrays.values():
             checksum = zlib.crc32(_bytes(array), checksum)
         size = min(self._end, self._room)
-        text = {"name": self._name, "values": dict(values), "arrays": self._places, "size": size, "checksum": checksum}
+        text = {"name": self._name, "values": dict(values), "arrays": self._offsets, "size": size, "checksum": checksum}
         body = json.dumps(text).encode()
         head = _LEAD.pack(_MAGIC, len(body), zlib.crc32(body)) + body
         if len(head) > _HEAD_BYTES:
@@ -139,7 +139,7 @@ def read(stream: BinaryIO, name: str) -> tuple[dict[str, npt.NDArray[Any]], dict
 
 
 def _mapped_arrays(
-    stream: BinaryIO, size: int, places: Mapping[str, Any], values: Mapping[str, Any]
+    stream: BinaryIO, size: int, offsets: Mapping[str, Any], values: Mapping[str, Any]
 ) -> dict[str, npt.NDArray[Any]]:
     """The arrays at (dtype, shape, offset) in a file, mapped as a private copy.
 
@@ -148,7 +148,7 @@ def _mapped_arrays(
     mapped = PrivateMap(stream.fileno(), size).bytes()
     sparse: Collection[str] = values.get(SPARSE, ())
     arrays: dict[str, npt.NDArray[Any]] = {}
-    for key, (dtype, shape, offset) in places.items():
+    for key, (dtype, shape, offset) in offsets.items():
         arrays[key] = array = np.ndarray(tuple(shape), np.dtype(dtype), buffer=mapped, offset=offset)
         if key in sparse and array.nbytes:
             before = offset % mmap.PAGESIZE

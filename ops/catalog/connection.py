@@ -249,10 +249,10 @@ def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for key, value in settings.items():
         *outer, last = key.split(".") if key.startswith(("auth.", "ssl.")) else [key]
-        place = nested
+        level = nested
         for part in outer:
-            place = place.setdefault(part, {})
-        place[last] = value
+            level = level.setdefault(part, {})
+        level[last] = value
     return nested
 
 

@@ -69,8 +69,8 @@ class AttributeColumn:
         self.values = values
         """Distinct values, or distinct elements of lists"""
         self.rows = rows
-        """All rows, by file number and position: codes, which are places of values, or lists. Rows that are deleted, or
-        lie in a file whose values are missing, have neither"""
+        """All rows, by file number and position: codes, the indices of values, or lists. Rows that are deleted, or lie
+        in a file whose values are missing, have neither"""
         self.missing = missing
         """Live files whose values the source lacks, with the reason"""
         self.nodes: dict[ShardId, CodedRows | Lists] = {}

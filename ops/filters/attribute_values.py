@@ -148,8 +148,8 @@ class TailValues:
             return None
         positions = {
             number: rows
-            for place, number in enumerate(self.files)
-            if number in condition.missing and len(rows := np.flatnonzero(own.rows(FileNumber(place))))
+            for index, number in enumerate(self.files)
+            if number in condition.missing and len(rows := np.flatnonzero(own.rows(FileNumber(index))))
         }
         how = f"those in memory of {plural(len(condition.missing), 'data file')} that it lacks"
         return Matches(positions, 0, how, in_tail=True)

@@ -143,8 +143,8 @@ class Lists:
     states: npt.NDArray[np.uint8]
     """u8[n], of each list: `WHOLE`, `WITH_NULL`, `NULL`, or `NO_LIST` where the row is deleted or not here"""
     starts: I64
-    """int64[elements + 1], numbers of `places` before those of each element"""
-    places: npt.NDArray[np.unsignedinteger]
+    """int64[elements + 1], numbers of `positions` before those of each element"""
+    positions: npt.NDArray[np.unsignedinteger]
     """u32 or u64: numbers of the lists that have an element; of rows ascending per element"""
     _kept: dict[int, Bitmap] = field(default_factory=dict, init=False, repr=False)
     """Lists that have an element which is not sparse: there are fewer than `_SPARSE` per element of an average list"""
@@ -152,7 +152,7 @@ class Lists:
     @property
     def postings(self) -> tuple[I64, npt.NDArray[np.unsignedinteger]]:
         """The lists that have each element, as numbers before those of each, and these; of rows ascending."""
-        return self.starts, self.places
+        return self.starts, self.positions
 
     @property
     def live_count(self) -> int:
@@ -167,7 +167,7 @@ class Lists:
         none = len(rows)
         node_of_row = np.full(len(self.states), none, np.uint32)
         node_of_row[rows[live]] = live
-        nodes = node_of_row[self.places]
+        nodes = node_of_row[self.positions]
         here = nodes != none
         return Lists(states, np.append(0, np.cumsum(here))[self.starts], nodes[here])
 
@@ -180,11 +180,11 @@ class Lists:
         return reduce(or_, map(self._having, codes)) if codes else Bitmap.of_rows((), len(self.states))
 
     def _having(self, code: int) -> Bitmap:
-        places = self.places[self.starts[code] : self.starts[code + 1]]
-        if len(places) * _SPARSE <= len(self.states):
-            return Bitmap.of_rows(places, len(self.states))
+        positions = self.positions[self.starts[code] : self.starts[code + 1]]
+        if len(positions) * _SPARSE <= len(self.states):
+            return Bitmap.of_rows(positions, len(self.states))
         if code not in self._kept:
-            self._kept[code] = Bitmap.of_rows(places, len(self.states))
+            self._kept[code] = Bitmap.of_rows(positions, len(self.states))
         return self._kept[code]
 
 

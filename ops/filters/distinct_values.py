@@ -1,6 +1,6 @@
 """The distinct values of a column, with which a condition is compared: each once, however many rows have it.
 
-The code of a value is its place. So the meaning of a condition is that of comparing the rows of the data files: the
+The code of a value is its index. So the meaning of a condition is that of comparing the rows of the data files: the
 same code compares (`predicate`), but for equal texts and whole numbers, which are looked up.
 """
 
@@ -60,7 +60,7 @@ class DistinctValues:
 
         They stay as they are where Arrow has no order.
         """
-        distinct, places = merged([pa.array([], kind), *parts])
+        distinct, indices = merged([pa.array([], kind), *parts])
         ranks, in_order = np.arange(len(distinct)), True
         try:
             order = pc.array_sort_indices(distinct)
@@ -70,7 +70,7 @@ class DistinctValues:
             ranks[order.to_numpy()] = np.arange(len(distinct))
             distinct = distinct.take(order)
         values = cls(pa.concat_arrays([distinct, pa.nulls(1, kind)]), in_order=in_order)
-        return values, np.split(ranks[places], np.cumsum([len(part) for part in parts], dtype=np.int64))[:-1]
+        return values, np.split(ranks[indices], np.cumsum([len(part) for part in parts], dtype=np.int64))[:-1]
 
     def __len__(self) -> int:
         """Number of the values, which is the code of null."""

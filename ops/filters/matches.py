@@ -34,7 +34,7 @@ from icepuffin.ops.table.snapshots import find_snapshot
 from icepuffin.ops.tasks.rows import by_file
 
 _LOWER, _UPPER = 2, 3
-"""Places of the bounds in the summary of a partition field"""
+"""Indices of the bounds in the summary of a partition field"""
 _ALL_UUIDS = bytes(16), b"\xff" * 16
 _MAX_WEIGHT = 4_000_000
 """Numbers of 8 bytes that a cache keeps"""
@@ -77,9 +77,9 @@ class Matches:
         """bool[N]: whether the row at each (file number, position) matches."""
         mask = np.zeros(len(files), np.bool_)
         in_files = np.flatnonzero(files >= 0)
-        for number, places in by_file(files[in_files]):
+        for number, of_file in by_file(files[in_files]):
             if (matching := self.positions.get(FileNumber(number))) is not None:
-                rows = in_files[places]
+                rows = in_files[of_file]
                 mask[rows] = np.isin(positions[rows], matching)
         return mask
 
@@ -103,11 +103,11 @@ class _FilePlanner(ManifestGroupPlanner):
     def _build_manifest_evaluator(self, spec_id: int) -> Callable[[ManifestFile], bool]:
         evaluate = super()._build_manifest_evaluator(spec_id)
         fields = self.table_metadata.specs()[spec_id].partition_type(self.table_metadata.schema()).fields
-        places = [place for place, field in enumerate(fields) if isinstance(field.field_type, UUIDType)]
+        indices = [index for index, field in enumerate(fields) if isinstance(field.field_type, UUIDType)]
 
         def may_match(manifest: ManifestFile) -> bool:
             summaries = manifest.partitions or []
-            for summary in (summaries[place] for place in places if summaries):
+            for summary in (summaries[index] for index in indices if summaries):
                 if summary.lower_bound is not None:  # else all values are null
                     summary[_LOWER], summary[_UPPER] = _ALL_UUIDS
             return evaluate(manifest)

@@ -52,7 +52,7 @@ from icepuffin.puffin.blobs.routing_blob import ShardEntry
 from icepuffin.puffin.types import MAX_BLOB_BYTES
 
 OnKept = Callable[[Mapping[ShardId, ShardResult], Sequence[ObjectRange]], None]
-"""Function of the shards that keep their blobs, and of the places of vectors that others keep"""
+"""Function of the shards that keep their blobs, and of the locations of vectors that others keep"""
 
 _MEMORY_OF_SMALL_WORK = 4 << 30
 """Bytes of a process's memory, for each of which a stage may keep SMALL_WORK"""
@@ -102,8 +102,8 @@ def refresh_shards(
     """Match rows that moved, place new rows, and write the shards that change.
 
     on_kept: called once, before any shard is written, with the shards of the new version that keep the base version's
-    blobs, by id, and with places of the vectors that others keep; of those whose rows have moved the new addresses are
-    not known yet.
+    blobs, by id, and with locations of the vectors that others keep; of those whose rows have moved the new addresses
+    are not known yet.
     memory: folder of `memory_folder` for what is staged and small, until the shards are copied; empty: all is staged
     in the table's storage.
     Raises VectorColumnError, ShardTooLargeError, LayoutMisfitError, StorageError, PuffinError.
@@ -139,7 +139,7 @@ def refresh_shards(
     deltas = _scatter_deltas(context, dissolved)
     staged = blocks_by_destination([*(result.blocks for result in scattered), *(delta.blocks for delta in deltas)])
     arrivals = Arrivals.from_blocks(staged, chain(*(delta.passed for delta in deltas)))
-    routed = [shard.live_rows + arrivals.count(ShardId(place)) for place, shard in enumerate(kept[: layout.shards])]
+    routed = [shard.live_rows + arrivals.count(ShardId(number)) for number, shard in enumerate(kept[: layout.shards])]
     fit = fit_of(base.bound.sizes).after(routed, sum(shard.live_rows for shard in shards), scattered)
     if fit.imbalance and plan.may_build_anew:
         raise LayoutMisfitError(fit.imbalance)
@@ -281,7 +281,7 @@ def _make(
             staged, passed = arrivals.blocks.get(shard_id, ()), arrivals.passed_to(shard_id)
             tasks.append(shard_task(context, shard_id, how, staged, _base_shard(context, shard), passed))
             if how is How.INSERTED and definition.holds_vectors:
-                lasting += [run.place for run in chain(shard.stored.runs, *(part.runs for part in passed))]
+                lasting += [run.location for run in chain(shard.stored.runs, *(part.runs for part in passed))]
             rows += shard.entry.count + arriving
     delta_id = ShardId(len(kept))
     if placement.target == NEW_DELTA and delta_id in arrivals.blocks:

@@ -107,9 +107,9 @@ def _points(
     """The points for k rows; but for those that probe all shards. shards: int64[Q, k], those of the nearest rows."""
     ratios = centroids.distances(queries)
     ratios = ratios / np.maximum(ratios.min(axis=1, keepdims=True), np.float32(1e-12))
-    places = np.minimum(np.searchsorted(centroids.shards, shards), len(centroids.shards) - 1)
-    of_neighbor = np.take_along_axis(ratios, places, axis=1)
-    of_neighbor[centroids.shards[places] != shards] = 0  # no centroid leads there: it is always probed
+    columns = np.minimum(np.searchsorted(centroids.shards, shards), len(centroids.shards) - 1)
+    of_neighbor = np.take_along_axis(ratios, columns, axis=1)
+    of_neighbor[centroids.shards[columns] != shards] = 0  # no centroid leads there: it is always probed
     points = [
         Reach(slack, float((ratios <= 1 + slack).sum(axis=1).mean()), float((of_neighbor <= 1 + slack).mean()), k)
         for slack in PROBE_SLACKS

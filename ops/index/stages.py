@@ -116,7 +116,7 @@ class BuildContext:
         )
 
     def staging_of_shards(self, rows: int) -> str:
-        """Prefix of the shards that a stage writes: the driver alone reads them, and copies them to their place."""
+        """Prefix of the shards that a stage writes: the driver alone reads them, and copies them where they belong."""
         definition, dims = self.plan.definition, self.layout.dims
         of_graph = math.ceil(EDGE_BYTES * definition.max_degree)
         return self._staging_of(rows, 4 * dims + ADDRESS_BYTES + of_graph + cell_row_bytes(definition, dims))

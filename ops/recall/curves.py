@@ -90,7 +90,7 @@ class ShardCentroids:
     shards: npt.NDArray[np.int64]
     """int64[S], ascending: shards that a centroid leads to"""
     starts: npt.NDArray[np.int64]
-    """int64[S]: place of the first centroid of each shard"""
+    """int64[S]: index of the first centroid of each shard"""
     offset: npt.NDArray[np.float32]
     """f32[D]: mean of all centroids; zero under inner product, which depends on the origin"""
     moved: npt.NDArray[np.float32]
@@ -129,7 +129,7 @@ class ShardCentroids:
 
 
 def _first_of_equals(codebook: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
-    """int64[..]: places of the centroids that are equal to none before them. Rows of few distinct vectors give k-means
+    """int64[..]: indices of the centroids that are equal to none before them. Rows of few distinct vectors give k-means
     equal centroids, and go to the first: the others lead to shards that have no such row.
     """
     positive = np.ascontiguousarray(codebook + np.float32(0))  # minus zero is zero
@@ -243,13 +243,13 @@ def foresee(choice: Choice, k: int, curve: Sequence[Width], routing: Sequence[Re
 
 def _point_at(points: Sequence[Width], search_list: int) -> Width | None:
     """The point of a list's length, between two measured ones too; None outside of what was measured."""
-    place = next((place for place, point in enumerate(points) if point.search_list >= search_list), None)
-    if place is None or (place == 0 and points[0].search_list != search_list):
+    index = next((index for index, point in enumerate(points) if point.search_list >= search_list), None)
+    if index is None or (index == 0 and points[0].search_list != search_list):
         return None
-    after = points[place]
+    after = points[index]
     if after.search_list == search_list:
         return after
-    before = points[place - 1]
+    before = points[index - 1]
     low, high = math.log(before.search_list), math.log(after.search_list)
     share = (math.log(search_list) - low) / (high - low)
     recall, distances = (

@@ -76,7 +76,7 @@ def list_parents(lists: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def merged(parts: Sequence[pa.Array]) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-    """(distinct values of all parts in the order of their first appearance, the place of each value of the parts)."""
+    """(distinct values of all parts in the order of their first appearance, the index of each value of the parts)."""
     encoded = pa.concat_arrays(parts).dictionary_encode()
     return encoded.dictionary, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
 
@@ -153,11 +153,11 @@ def _merge(distinct: pa.Array, batches: Sequence[pa.DictionaryArray], codes: lis
     """The distinct values with those of some batches, whose codes are appended to `codes`; -1 stands for null."""
     if not batches:
         return distinct
-    every, places = merged([distinct, *(batch.dictionary for batch in batches)])
+    every, indices = merged([distinct, *(batch.dictionary for batch in batches)])
     start = len(distinct)
     for batch in batches:
         end = start + len(batch.dictionary)
-        new_code = np.append(places[start:end], -1)
+        new_code = np.append(indices[start:end], -1)
         codes.append(new_code[batch.indices.fill_null(len(batch.dictionary)).to_numpy()].astype(np.int32))
         start = end
     return every

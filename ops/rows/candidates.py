@@ -57,7 +57,7 @@ class Candidates:
         return Candidates(self.files[rows], self.positions[rows], self.distances[rows])
 
     def padded(self, k: int) -> "Candidates":
-        """The same with at least k places per query."""
+        """The same with at least k slots per query."""
         missing = k - self.files.shape[1]
         return self if missing <= 0 else merge([self, Candidates.none(len(self.files), missing)], k)
 
@@ -78,17 +78,17 @@ class Candidates:
         return Candidates(files, positions, np.take_along_axis(distances, order, axis=1))
 
     def without(self, dropped: Bool) -> "Candidates":
-        """The candidates but for those that bool[Q, k] marks, whose places stay empty."""
+        """The candidates but for those that bool[Q, k] marks, whose slots stay empty."""
         files, positions = np.where(dropped, -1, self.files), np.where(dropped, -1, self.positions)
         return Candidates(files, positions, np.where(dropped, np.inf, self.distances))
 
-    def spread(self, places: I64, queries: int) -> "Candidates":
-        """The same among all `queries`: row i becomes row places[i], the other queries have no candidates."""
-        if len(places) == queries:
+    def spread(self, numbers: I64, queries: int) -> "Candidates":
+        """The same among all `queries`: row i becomes row numbers[i], the other queries have no candidates."""
+        if len(numbers) == queries:
             return self
         whole = Candidates.none(queries, self.files.shape[1])
         files, positions = whole.files.copy(), whole.positions.copy()
-        files[places], positions[places], whole.distances[places] = self.files, self.positions, self.distances
+        files[numbers], positions[numbers], whole.distances[numbers] = self.files, self.positions, self.distances
         return Candidates(files, positions, whole.distances)
 
 
@@ -117,9 +117,9 @@ class Hits:
         if len(filled) == 1 and np.count_nonzero(filled) == count:
             rows = candidates.files[0], candidates.positions[0], candidates.distances[0]
             return cls(np.zeros(count, np.int64), np.arange(1, count + 1), *rows)
-        query, place = np.nonzero(filled)
-        cell = query, place
-        return cls(query, place + 1, candidates.files[cell], candidates.positions[cell], candidates.distances[cell])
+        query, rank = np.nonzero(filled)
+        cell = query, rank
+        return cls(query, rank + 1, candidates.files[cell], candidates.positions[cell], candidates.distances[cell])
 
     def first_distances(self, queries: int, k: int) -> F64:
         """f64[queries, k]: distances of the first k of each query; inf where there are fewer."""
@@ -195,14 +195,14 @@ class DistanceReader:
     """Meter of the bytes that are read"""
 
     def read(self, queries: I64, files: I64, positions: I64) -> F64:
-        """f64[n]: distances of queries[i], a place in `self.queries`, from row (files[i], positions[i])."""
-        rows, places = _by_file(files, positions)
+        """f64[n]: distances of queries[i], an index in `self.queries`, from row (files[i], positions[i])."""
+        rows, indices = _by_file(files, positions)
         tables = self.reader.take_all(rows, [self.field_id], self.meter)
         if not tables:
             return np.empty(0)
         dims, element_type = self.queries.shape[1], self.reader.element_type(self.field_id)
         vectors = np.concatenate([exact_vectors(table.column(0), dims, element_type) for table in tables])
-        return table_distances(self.queries, vectors, queries, places, self.metric)
+        return table_distances(self.queries, vectors, queries, indices, self.metric)
 
 
 def rerank(
@@ -250,12 +250,12 @@ def table_distances(queries: F64, vectors: npt.NDArray[Any], query: I64, row: I6
 
 
 def _by_file(files: I64, positions: I64) -> tuple[list[tuple[FileNumber, I64]], I64]:
-    """The distinct rows, as (file, its positions ascending), and the place of each row among all of them."""
+    """The distinct rows, as (file, its positions ascending), and the index of each row among all of them."""
     # pairs would take five times as long
-    addresses, places = np.unique(addresses_of(files, positions), return_inverse=True)
+    addresses, indices = np.unique(addresses_of(files, positions), return_inverse=True)
     numbers, rows = rows_at(addresses)
     starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(addresses)] if len(addresses) else []
-    return [(FileNumber(int(numbers[start])), rows[start:end]) for start, end in pairwise(starts)], places
+    return [(FileNumber(int(numbers[start])), rows[start:end]) for start, end in pairwise(starts)], indices
 
 
 def fetch(hits: Hits, reader: RowReader, field_ids: Sequence[int], meter: Meter | None = None) -> pa.Table:
@@ -273,9 +273,9 @@ def fetch(hits: Hits, reader: RowReader, field_ids: Sequence[int], meter: Meter 
         return no_rows(schema)
     columns = reader.few_at_hand(hits.files, hits.positions, field_ids)
     if columns is None:
-        rows, places = _by_file(hits.files, hits.positions)
+        rows, indices = _by_file(hits.files, hits.positions)
         tables = reader.take_all(rows, field_ids, meter)
-        columns = pa.concat_tables(tables).select(stored.names).take(pa.array(places))
+        columns = pa.concat_tables(tables).select(stored.names).take(pa.array(indices))
     return pa.Table.from_arrays([*leading, *columns.columns], schema=schema)
 
 

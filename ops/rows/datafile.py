@@ -105,7 +105,7 @@ class DataFile:
         """Position of a row group's first row."""
         return int(self._starts[group])
 
-    def place_of(self, position: int) -> tuple[int, int]:
+    def locate(self, position: int) -> tuple[int, int]:
         """(row group, row within it) of a row position. Raises DataFileError for one past the end."""
         self._require_rows(position, position)
         group = bisect_right(self._bounds, position) - 1
@@ -214,9 +214,9 @@ def _projection(
     """
     schema = key.schema
     selected = schema.select(*(_name(schema, field_id) for field_id in field_ids))
-    places = {field_id: place for place, field_id in enumerate(field_ids)}
+    order = {field_id: index for index, field_id in enumerate(field_ids)}
     # `select` leaves them in the schema's order, which another schema of the table may not have
-    fields = sorted(selected.fields, key=lambda field: places.get(field.field_id, len(places)))
+    fields = sorted(selected.fields, key=lambda field: order.get(field.field_id, len(order)))
     filled = (_filled_by_partition(field, dict(constants)) for field in fields)
     return Schema(*filled, schema_id=schema.schema_id), arrow_schema(Schema(*fields, schema_id=schema.schema_id))
 

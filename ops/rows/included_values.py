@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.cached_property import cached_property
-from icepuffin.ops.index.versions.version_reader import OpenVersion, place_of, read_included_blob, same_files
+from icepuffin.ops.index.versions.version_reader import OpenVersion, location_of, read_included_blob, same_files
 from icepuffin.ops.model import FileNumber, FileSlot, LiveFiles, ObjectRange, StorageConfig
 from icepuffin.ops.process.lru_cache import LruCache
 from icepuffin.ops.process.process_lock import ProcessLock
@@ -61,18 +61,18 @@ class _StoredValues:
     """The values of one column in one live file."""
 
     entry: IncludedEntry
-    place: ObjectRange
+    location: ObjectRange
 
     @property
-    def index_place(self) -> ObjectRange:
+    def index_location(self) -> ObjectRange:
         """Where the block index lies."""
         length = self.entry.index_length
-        return ObjectRange(self.place.path, self.place.offset + self.place.length - length, length)
+        return ObjectRange(self.location.path, self.location.offset + self.location.length - length, length)
 
-    def block_place(self, index: BlockIndex, number: int) -> ObjectRange:
+    def block_location(self, index: BlockIndex, number: int) -> ObjectRange:
         """Where a block lies."""
-        start = self.place.offset + int(index.starts[number])
-        return ObjectRange(self.place.path, start, int(index.lengths[number]))
+        start = self.location.offset + int(index.starts[number])
+        return ObjectRange(self.location.path, start, int(index.lengths[number]))
 
 
 class IncludedColumns:
@@ -156,8 +156,8 @@ class IncludedColumns:
     def _indexes(
         self, stored: Mapping[_Key, _StoredValues], faults: _Faults, meter: IncludedMeter
     ) -> dict[_Key, BlockIndex]:
-        places = {(key, _INDEX): own.index_place for key, own in stored.items()}
-        read = self._read(places, lambda key, data: block_index(stored[key[0]].entry, data), faults, meter)
+        locations = {(key, _INDEX): own.index_location for key, own in stored.items()}
+        read = self._read(locations, lambda key, data: block_index(stored[key[0]].entry, data), faults, meter)
         return {key: index for (key, _), index in read.items()}
 
     def _blocks(
@@ -169,16 +169,16 @@ class IncludedColumns:
         meter: IncludedMeter,
     ) -> dict[_BlockKey, ValueBlock]:
         """The blocks that hold a row of the requests."""
-        places: dict[_BlockKey, ObjectRange] = {}
+        locations: dict[_BlockKey, ObjectRange] = {}
         positions_of = dict(requests)
         for key, index in indexes.items():
             for number, _ in _runs(positions_of[key[1]], stored[key].entry.block_rows):
-                places[key, number] = stored[key].block_place(index, number)
+                locations[key, number] = stored[key].block_location(index, number)
 
         def decoded(key: _BlockKey, data: bytes) -> ValueBlock:
             return decode_block(stored[key[0]].entry, indexes[key[0]], key[1], data)
 
-        return self._read(places, decoded, faults, meter)
+        return self._read(locations, decoded, faults, meter)
 
     def _column(
         self,
@@ -194,20 +194,20 @@ class IncludedColumns:
 
     def _read(
         self,
-        places: Mapping[_BlockKey, ObjectRange],
+        locations: Mapping[_BlockKey, ObjectRange],
         decode: Callable[[_BlockKey, bytes], _Decoded],
         faults: _Faults,
         meter: IncludedMeter,
     ) -> dict[_BlockKey, _Decoded]:
-        """Decoded parts of the values, from memory or from their places; those that cannot be read are `faults`."""
+        """Decoded parts of the values, from memory or from their locations; those that cannot be read are `faults`."""
         with self._lock:
-            decoded = {key: kept for key in places if (kept := self._kept.get(key)) is not None}
+            decoded = {key: kept for key in locations if (kept := self._kept.get(key)) is not None}
         missing: dict[str, list[_BlockKey]] = defaultdict(list)
-        for key, place in places.items():
+        for key, location in locations.items():
             if key not in decoded:
-                missing[place.path].append(key)
+                missing[location.path].append(key)
         for path, keys in missing.items():
-            ranges = [(places[key].offset, places[key].length) for key in keys]
+            ranges = [(locations[key].offset, locations[key].length) for key in keys]
             try:
                 read = open_storage(path, self._storage).read_ranges(path, ranges)
             except StorageError as error:
@@ -256,8 +256,10 @@ class IncludedColumns:
                 or entry.reading != reading_of(self._schema, file, field_id, by_name=is_by_name(entry.reading))
             ):
                 entry = None
-            place = None if entry is None else place_of(self._opened.bound, entry)
-            self._stored[key] = None if entry is None or not place or not place.path else _StoredValues(entry, place)
+            location = None if entry is None else location_of(self._opened.bound, entry)
+            self._stored[key] = (
+                None if entry is None or not location or not location.path else _StoredValues(entry, location)
+            )
         return self._stored[key]
 
     def _type(self, field_id: int) -> tuple[pa.DataType, pa.DataType]:

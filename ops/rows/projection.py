@@ -106,8 +106,8 @@ def _misfit(kind: IcebergType, values: pa.Array) -> ValueError:
 
 
 def _offsets(lists: pa.Array) -> pa.Array:
-    """The place of each list's first value among all values, and the end. A copy: Arrow takes no slice with nulls."""
+    """The index of each list's first value among all values, and the end. A copy: Arrow takes no slice with nulls."""
     if pa.types.is_fixed_size_list(lists.type):
-        places = np.arange(lists.offset, lists.offset + len(lists) + 1) * lists.type.list_size
-        return pa.array(places.astype(np.int32))
+        starts = np.arange(lists.offset, lists.offset + len(lists) + 1) * lists.type.list_size
+        return pa.array(starts.astype(np.int32))
     return pa.array(lists.offsets.to_numpy())

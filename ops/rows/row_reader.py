@@ -192,7 +192,7 @@ class RowReader:
                 if (file := self._opened(key)) is None:
                     return None
                 opened[number] = file[0]
-            group, row = opened[number].place_of(position)
+            group, row = opened[number].locate(position)
             if (number, group) not in groups:
                 if (kept := self._groups.get((key, group))) is None:
                     return None

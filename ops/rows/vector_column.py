@@ -168,9 +168,9 @@ def _require_exact(flat: npt.NDArray[Any], width: int) -> None:
     """Raises InexactVectorError naming the first vector with an integer that a float may not hold."""
     beyond = (flat > LARGEST_INTEGER) | (flat < -LARGEST_INTEGER)  # no abs: the smallest integer has none
     if beyond.any():
-        place = int(np.argmax(beyond))
-        reason = f"holds {flat[place]} in its vector, and floats are exact up to 2^24; mend or delete the row"
-        raise InexactVectorError(reason, place // width)
+        index = int(np.argmax(beyond))
+        reason = f"holds {flat[index]} in its vector, and floats are exact up to 2^24; mend or delete the row"
+        raise InexactVectorError(reason, index // width)
 
 
 def _first(mask: pa.BooleanArray) -> int:

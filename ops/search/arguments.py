@@ -150,12 +150,12 @@ def conditions_of(where: object, queries: int) -> list[Condition | None] | None:
     return conditions
 
 
-def groups_of(conditions: Sequence[Condition | None], places: Sequence[int]) -> list[tuple[Condition | None, I64]]:
-    """The distinct conditions of the queries at some places, each with the places int64[n] of its queries. Raises
+def groups_of(conditions: Sequence[Condition | None], numbers: Sequence[int]) -> list[tuple[Condition | None, I64]]:
+    """The distinct conditions of the queries with some numbers, each with the numbers int64[n] of its queries. Raises
     FilterError.
     """
     groups: dict[str, tuple[Condition | None, list[int]]] = {}
-    for place in places:
-        condition = conditions[place]
-        groups.setdefault(condition_key(condition), (condition, []))[1].append(place)
+    for number in numbers:
+        condition = conditions[number]
+        groups.setdefault(condition_key(condition), (condition, []))[1].append(number)
     return [(condition, np.array(own, np.int64)) for condition, own in groups.values()]

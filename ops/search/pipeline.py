@@ -183,19 +183,19 @@ class SearchPipeline:
         if self.conjunctions is not None and not request.to_certify:
             lists = list(map(self.conjunctions.lists_of, where))
             costs.clock.lap("filter")
-            places = np.array([place for place, own in enumerate(lists) if own is not None], np.int64)
-            if len(places):
+            numbers = np.array([number for number, own in enumerate(lists) if own is not None], np.int64)
+            if len(numbers):
                 answer, left_out = self._under_look_ups(
-                    self.conjunctions, queries[places], request, [own for own in lists if own is not None],
-                    [where[place] for place in places.tolist()], costs,
+                    self.conjunctions, queries[numbers], request, [own for own in lists if own is not None],
+                    [where[number] for number in numbers.tolist()], costs,
                 )  # fmt: skip
-                parts.append((places, answer))
-                others = sorted({*others}.difference(places.tolist()).union(places[left_out].tolist()))
-        for condition, places in groups_of(where, others):
-            answer = self._under_one(queries[places], request, condition, costs)
+                parts.append((numbers, answer))
+                others = sorted({*others}.difference(numbers.tolist()).union(numbers[left_out].tolist()))
+        for condition, numbers in groups_of(where, others):
+            answer = self._under_one(queries[numbers], request, condition, costs)
             if answer.matching_rows is not None:
-                answer.matching_rows *= len(places)
-            parts.append((places, answer))
+                answer.matching_rows *= len(numbers)
+            parts.append((numbers, answer))
         return self._answer(joined(parts, len(queries)), costs)
 
     def _under_one(
@@ -241,12 +241,12 @@ class SearchPipeline:
         self._sample_recall(queries, k, of_index.hits, conditions, answered)
         matching_rows, of_tail = of_index.matching_rows or 0, []
         if tail := self._sources.get("scan"):
-            for where, places in groups_of(conditions, answered.tolist()):
+            for where, numbers in groups_of(conditions, answered.tolist()):
                 matches = self.conditions.matches(where, clock)
                 if not isinstance(matches, AttributeMatches):
                     raise TypeError("look-ups are answered by the values of the version")
-                of_tail.append(tail.nearest(queries[places], k, matches, None).of_queries(places))
-                matching_rows += matches.others.count * len(places)
+                of_tail.append(tail.nearest(queries[numbers], k, matches, None).of_queries(numbers))
+                matching_rows += matches.others.count * len(numbers)
             clock.lap("scan")
         costs.add_bytes(index=0, scan=sum(answer.bytes_read for answer in of_tail))
         of_index.matching_rows = matching_rows
@@ -344,11 +344,11 @@ class SearchPipeline:
         def exact(query: F64, where: Condition | None) -> F64:
             return exact_distances(here, query, k, self.conditions.matches(where, StageClock()))
 
-        for place in range(len(queries)) if answered is None else answered.tolist():
+        for number in range(len(queries)) if answered is None else answered.tolist():
             if sampler.draws():
                 # copies: a query that waits does not keep its whole batch
-                own = partial(exact, queries[place : place + 1].copy(), conditions[place])
-                sampler.add(opened.bound.index_snapshot_id, distances[place].copy(), own)
+                own = partial(exact, queries[number : number + 1].copy(), conditions[number])
+                sampler.add(opened.bound.index_snapshot_id, distances[number].copy(), own)
 
     @cached_property
     def conjunctions(self) -> ConjunctionSearch | None:

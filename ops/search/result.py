@@ -154,7 +154,7 @@ class Profile:
     condition: str = ""
     """How the condition was evaluated, in words; empty without one"""
     tail: str = ""
-    """Place of the freshness tail, data files or memory, in words; empty without one"""
+    """Where the freshness tail is read, data files or memory, in words; empty without one"""
     pruning: Pruning | None = None
     """Savings of a range search or a certified one, summed over the conditions of one with several; None of other
     searches"""
@@ -171,9 +171,9 @@ class Profile:
     live_recall: LiveRecall | None = None
     """Recall of the live queries of this version before this search; None where the reader does not measure it"""
     tier: str = "in-process"
-    """Place where the search ran: `in-process` or `distributed`"""
+    """Where the search ran: `in-process` or `distributed`"""
     tier_why: str = ""
-    """Reason for this place, in words"""
+    """Reason for this tier, in words"""
     bytes_read: Mapping[str, int] = field(default_factory=dict)
     """Bytes that this search alone has read, by stage: stored bytes of row groups, and of scans those of the vectors
     that were compared; under `included` those of the index that rows of the answer were read from"""

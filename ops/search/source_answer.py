@@ -52,13 +52,13 @@ class SourceAnswer:
     cold: ColdReads | None = None
     """What was read of shards that were searched through their cells; None where there are none"""
     tail: str = ""
-    """Place of the freshness tail, in words"""
+    """Where the freshness tail is read, in words"""
     pruning: Pruning | None = None
     certificate: Certificate | None = None
     tier: str = ""
     """Tier as `Profile.tier` has it; empty for that of the reader"""
     where: str = ""
-    """Place of the vectors that were compared, in words; empty for that of the reader"""
+    """Where the vectors that were compared lie, in words; empty for that of the reader"""
     skipped: SkippedRows | None = None
     """Rows without a distance, of those that a task has scanned"""
     warnings: tuple[str, ...] = ()
@@ -80,10 +80,10 @@ class SourceAnswer:
         """The rows, one after the other."""
         return self.rows if isinstance(self.rows, Hits) else Hits.from_candidates(self.rows)
 
-    def of_queries(self, places: I64) -> "SourceAnswer":
-        """The same, for queries that are at some places int64[n], ascending, among others."""
+    def of_queries(self, numbers: I64) -> "SourceAnswer":
+        """The same, for queries that have some numbers int64[n], ascending, among others."""
         hits = self.hits
-        self.rows = replace(hits, queries=places[hits.queries])
+        self.rows = replace(hits, queries=numbers[hits.queries])
         return self
 
 
@@ -109,11 +109,11 @@ def merged(answers: Sequence[SourceAnswer], k: int) -> SourceAnswer:
 
 
 def joined(parts: Sequence[tuple[I64, SourceAnswer]], queries: int) -> SourceAnswer:
-    """One answer to so many queries, from those to some of them: each part has the places int64[n], ascending, of its
+    """One answer to so many queries, from those to some of them: each part has the numbers int64[n], ascending, of its
     queries. Numbers are sums.
     """
     answers = [answer for _, answer in parts]
-    hits = [answer.of_queries(places).hits for places, answer in parts]
+    hits = [answer.of_queries(numbers).hits for numbers, answer in parts]
     names = ("queries", "ranks", "files", "positions", "distances")
     every = Hits(*(np.concatenate([getattr(own, name) for own in hits]) for name in names))
     matching = [answer.matching_rows for answer in answers if answer.matching_rows is not None]
@@ -131,7 +131,7 @@ def joined(parts: Sequence[tuple[I64, SourceAnswer]], queries: int) -> SourceAns
         parameters=next((answer.parameters for answer in answers if answer.parameters is not None), None),
         tail="; ".join(dict.fromkeys(answer.tail for answer in answers if answer.tail)),
         pruning=Pruning.sum_of(prunings) if prunings else None,
-        certificate=_certificate([(places, answer.certificate) for places, answer in parts], queries),
+        certificate=_certificate([(numbers, answer.certificate) for numbers, answer in parts], queries),
         warnings=tuple(dict.fromkeys(warning for answer in answers for warning in answer.warnings)),
     )
 
@@ -159,9 +159,9 @@ def _certificate(parts: Sequence[tuple[I64, Certificate | None]], queries: int) 
         return None
     last, pruned_from = np.full(queries, np.inf), np.full(queries, np.inf)
     ruled_out: dict[str, float] = {}
-    for places, certificate in parts:
+    for numbers, certificate in parts:
         if certificate is not None:
-            last[places], pruned_from[places] = certificate.last, certificate.pruned_from
+            last[numbers], pruned_from[numbers] = certificate.last, certificate.pruned_from
             for path, margin in certificate.ruled_out.items():
                 ruled_out[path] = min(margin, ruled_out.get(path, np.inf))
     return Certificate(tuple(last.tolist()), tuple(pruned_from.tolist()), ruled_out)

@@ -182,7 +182,7 @@ class VersionChoice:
     warnings: tuple[str, ...]
     """Versions that could not be used"""
     tier_why: str = "no index is loaded: data files are read here"
-    """Reason for the place where the version is searched, in words"""
+    """Reason for the tier that searches the version, in words"""
 
     @property
     def is_of_balls(self) -> bool:

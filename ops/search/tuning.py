@@ -49,7 +49,7 @@ _APPROXIMATE = "distances are of what the index holds in place of the table's ve
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecallModel:
-    """Recall of a version as it was measured when the version was built, and the places of its shards."""
+    """Recall of a version as it was measured when the version was built, and where its shards lie."""
 
     routed: ShardCentroids
     """Centroids of the shards that the codebook routes to. Other shards hold later rows, and every query probes them"""

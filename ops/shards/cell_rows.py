@@ -58,7 +58,7 @@ class CellRows:
         slots = file_slots[self.nodes].astype(np.int64)
         return replace(self, file_slots=slots, row_positions=row_positions[self.nodes])
 
-    def at_places(self, chosen: npt.NDArray[np.intp] | Bool) -> "CellRows":
+    def take(self, chosen: npt.NDArray[np.intp] | Bool) -> "CellRows":
         """Some of the rows."""
         return CellRows(*(getattr(self, name)[chosen] for name in self.__slots__))
 
@@ -84,6 +84,6 @@ def chosen_cells(lengths: npt.NDArray[np.int64], probes: int) -> int:
 
 
 def nearest_first(rows: CellRows, count: int, bits: int) -> I64:
-    """Places int64[n] of the rows that are worth an exact comparison where `count` are searched for, by distance."""
+    """Indices int64[n] of the rows that are worth an exact comparison where `count` are searched for, by distance."""
     width = max(_RANKED[bits] * count, count + _MORE_RANKED)
     return np.asarray(np.lexsort((rows.nodes, rows.distances))[:width])

@@ -167,8 +167,8 @@ class ShardMasker:
             return is_live
         candidates = np.flatnonzero(is_live)
         candidates = candidates[self._has_deletes[file_numbers[candidates]]]
-        for number, places in by_file(file_numbers[candidates]):
-            nodes = candidates[places]
+        for number, rows in by_file(file_numbers[candidates]):
+            nodes = candidates[rows]
             if number in self._resolved:
                 is_live[nodes] = ~np.isin(nodes, tombstones)
             else:

@@ -61,7 +61,7 @@ def checked_addresses(addresses: StoredAddresses, data: bytes) -> bytes:
 
 def read_run(run: StoredRun, storage: StorageConfig) -> Iterator[bytes]:
     """The vectors of a run, in pieces. Raises StorageError, BadBlobError, and ChecksumError at the end."""
-    where, digest = run.place, hashlib.sha256()
+    where, digest = run.location, hashlib.sha256()
     store = open_storage(where.path, storage)
     for start in range(0, where.length, store.piece_bytes):
         length = min(store.piece_bytes, where.length - start)
@@ -76,7 +76,7 @@ def read_run(run: StoredRun, storage: StorageConfig) -> Iterator[bytes]:
 
 def differing_run(run: StoredRun) -> ChecksumError:
     """The error for vectors that are not those of the routing blob."""
-    where = run.place
+    where = run.location
     return ChecksumError(f"{where.path}: the vectors at {where.offset} do not have the sha256 of the routing blob")
 
 
@@ -90,7 +90,7 @@ class RunsReader:
     @property
     def nbytes(self) -> int:
         """Bytes of all vectors."""
-        return sum(run.place.length for run in self.runs)
+        return sum(run.location.length for run in self.runs)
 
     def read(self) -> npt.NDArray[np.uint8]:
         """All vectors, compared with their sha256. Raises StorageError, PuffinError."""

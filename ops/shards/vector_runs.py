@@ -27,15 +27,15 @@ def lasting_runs(runs: Sequence[StoredRun], new_bytes: int) -> tuple[StoredRun, 
     """
     kept = list(runs)
     if len(kept) >= MAX_RUNS:
-        following = sum(run.place.length for run in kept) + new_bytes
+        following = sum(run.location.length for run in kept) + new_bytes
         for number, run in enumerate(runs):
-            following -= run.place.length
-            if run.place.length < following:
+            following -= run.location.length
+            if run.location.length < following:
                 kept = kept[:number]
                 break
-    rest = sum(run.place.length for run in runs[len(kept) :]) + new_bytes
-    while kept and rest and rest + kept[-1].place.length < MIN_BYTES:
-        rest += kept.pop().place.length
+    rest = sum(run.location.length for run in runs[len(kept) :]) + new_bytes
+    while kept and rest and rest + kept[-1].location.length < MIN_BYTES:
+        rest += kept.pop().location.length
     return tuple(kept)
 
 
@@ -57,9 +57,9 @@ def runs_of_nodes(
         first, count = int(nodes[low]), high - low
         number = int(np.searchsorted(starts, first, "right")) - 1
         run, start = runs[number], first - int(starts[number])
-        place = run.part(start, count)
+        location = run.part(start, count)
         sha256 = run.sha256 if count == run.count else sha256_of(vectors[first : first + count], run)
-        parts.append(StoredRun(place, count, sha256))
+        parts.append(StoredRun(location, count, sha256))
     return tuple(parts)
 
 

@@ -110,8 +110,8 @@ class ShareQueries:
 
     vectors: F64
     """f64[n, D] prepared"""
-    places: I64 | None
-    """int64[n]: their places in the block; None where they are all of it"""
+    numbers: I64 | None
+    """int64[n]: their numbers in the block; None where they are all of it"""
     probed: Bool | None
     """bool[n, shards of the share]: the shards that each probes; None where each probes all"""
     block: "WholeBlock | None"
@@ -136,15 +136,15 @@ class ShareAnswer:
 
     result: SourceAnswer
     """Answer to `ShareQueries`"""
-    places: I64 | None
-    """int64[n]: places of these queries in the block; None where they are all of it"""
+    numbers: I64 | None
+    """int64[n]: numbers of these queries in the block; None where they are all of it"""
     block: WholeBlock | None
     """The block itself, with the first share"""
 
     def of_block(self, count: int) -> Candidates:
         """Its candidates, as those of all `count` queries of the block."""
         candidates = self.result.candidates
-        return candidates if self.places is None else candidates.spread(self.places, count)
+        return candidates if self.numbers is None else candidates.spread(self.numbers, count)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,8 +204,8 @@ def _queries_of_share(share: SearchShare, queries: F64, probed: Bool | None, blo
     if probed is None or share.files:
         return ShareQueries(queries, None, None, block)
     of_share = probed[:, list(share.shards)]
-    places = np.flatnonzero(of_share.any(axis=1))
-    return ShareQueries(queries[places], places, of_share[places], block)
+    numbers = np.flatnonzero(of_share.any(axis=1))
+    return ShareQueries(queries[numbers], numbers, of_share[numbers], block)
 
 
 def _blocks(join: Join, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -264,7 +264,7 @@ def search(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
             probed[:, list(share.shards)] = own.probed
         result = worker.find(own.vectors, share, join.request, probed)
         block = own.block if own.block is None or join.request.rerank else replace(own.block, queries=None)
-        answer = ShareAnswer(result, own.places, block)
+        answer = ShareAnswer(result, own.numbers, block)
         yield _row(row.block, _partition_of(row.block, join.parts), row.number, answer)
 
 
@@ -310,9 +310,9 @@ def _file_rows(
 ) -> FileRows:
     ranked = None
     if approximate is not None and queries is not None:
-        query, place = np.nonzero(approximate.files == file)
+        query, rank = np.nonzero(approximate.files == file)
         if len(query):
-            ranked = FileCandidates.from_positions(file, approximate.positions[query, place], query, queries)
+            ranked = FileCandidates.from_positions(file, approximate.positions[query, rank], query, queries)
     return FileRows(positions, ranked)
 
 
@@ -358,27 +358,27 @@ def _with_distances(candidates: Candidates, files: Sequence[Row]) -> Candidates:
 def _output(join: Join, left_rows: bytes, best: Candidates, files: Sequence[Row]) -> Iterator[pa.RecordBatch]:
     """The answer, as batches of one row or of `OUTPUT_BYTES`: each row, of either side, may be in it many times."""
     left = pa.ipc.open_stream(left_rows).read_all()
-    query, place = np.nonzero(best.files >= 0)
+    query, rank = np.nonzero(best.files >= 0)
     sizes = row_bytes(left)[query] + _OWN_BYTES
     for row in files if join.field_ids else ():
-        of_file = np.flatnonzero(best.files[query, place] == row.number)
-        places = np.searchsorted(row.payload.positions, best.positions[query, place][of_file])
-        sizes[of_file] += row_bytes(row.payload.columns)[places]
+        of_file = np.flatnonzero(best.files[query, rank] == row.number)
+        rows = np.searchsorted(row.payload.positions, best.positions[query, rank][of_file])
+        sizes[of_file] += row_bytes(row.payload.columns)[rows]
     ends, start = np.cumsum(sizes), 0
     while start < len(query):
         fitting = int(np.searchsorted(ends, ends[start] - sizes[start] + OUTPUT_BYTES, "right")) - start
         cell = slice(start, start + max(1, min(fitting, _ROWS_OUT)))
-        yield from _output_rows(join, left, best, (query[cell], place[cell]), files)
+        yield from _output_rows(join, left, best, (query[cell], rank[cell]), files)
         start = cell.stop
 
 
 def _output_rows(
     join: Join, left: pa.Table, best: Candidates, cell: tuple[I64, I64], files: Sequence[Row]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the answer for some (query, place) of the candidates."""
-    query, place = cell
+    """The rows of the answer for some (query, rank) of the candidates."""
+    query, rank = cell
     rows = left.take(pa.array(query))
-    rows = rows.append_column("rank", pa.array((place + 1).astype(np.int32)))
+    rows = rows.append_column("rank", pa.array((rank + 1).astype(np.int32)))
     rows = rows.append_column("distance", pa.array(best.distances[cell]))
     if join.field_ids:
         columns = _columns(join, best.files[cell], best.positions[cell], files)
@@ -397,8 +397,8 @@ def _columns(
     start, tables = 0, [no_rows(arrow_schema(schema.select(*names))).select(names)]
     for row in read_rows:
         in_file = np.flatnonzero(files == row.number)
-        own, places = np.unique(positions[in_file], return_inverse=True)
-        where[in_file] = start + places
+        own, inverse = np.unique(positions[in_file], return_inverse=True)
+        where[in_file] = start + inverse
         columns = row.payload.columns.select(names)
         tables.append(columns.take(pa.array(np.searchsorted(row.payload.positions, own))))
         start += len(own)

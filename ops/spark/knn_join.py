@@ -258,7 +258,7 @@ def _shares(job: SearchJob, tail: Sequence[FileNumber], cores: int) -> tuple[Sea
     shards = balanced_shards(job.opened, cores) if job.opened is not None else []
     files = balanced([job.live.files[number].record_count for number in tail], cores)
     shares = [SearchShare(shards=shard_ids) for shard_ids in shards]
-    shares += [SearchShare(files=tuple(tail[place] for place in places)) for places in files]
+    shares += [SearchShare(files=tuple(tail[index] for index in group)) for group in files]
     return tuple(shares) or (SearchShare(),)
 
 

@@ -90,7 +90,7 @@ class SparkRunner:
 
     @property
     def parallelism(self) -> int:
-        """Cores of the executors; of a runner in place, of those that its places are spread over."""
+        """Cores of the executors; of a runner in place, of those that its partitions are spread over."""
         session = self._session
         return placement_of(session).cores(session) if self.keeps_places else Executors.from_session(session).cores
 
@@ -151,12 +151,12 @@ class SparkRunner:
     def _placed_frame(
         self, function: bytes | BroadcastBytes, tasks: Mapping[int, T], count: int, job: ExitStack
     ) -> "DataFrame":
-        """Results by number, of a partition per place, which is cached: one stage. Tasks are spread over places."""
-        places, frame = placement_of(self._session).partitions(self._session, count)
-        by_place: dict[int, list[tuple[int, T]]] = {}
+        """Results by number, of a partition per core, which is cached: one stage. Each has some tasks."""
+        partitions, frame = placement_of(self._session).partitions(self._session, count)
+        by_partition: dict[int, list[tuple[int, T]]] = {}
         for number, task in tasks.items():
-            by_place.setdefault(places[number % len(places)], []).append((number, task))
-        carried = pickle.dumps(by_place)
+            by_partition.setdefault(partitions[number % len(partitions)], []).append((number, task))
+        carried = pickle.dumps(by_partition)
         if len(carried) <= CARRIED_BYTES:
             return frame.mapInArrow(partial(run_carried, function, carried), RESULT_SCHEMA)
         if len(carried) > BROADCAST_BYTES:
@@ -171,7 +171,7 @@ class SparkRunner:
         Few bytes of tasks go with the function, to every partition of a range of numbers: one stage, and no shuffle.
         So do large parts that several tasks have, whatever their size: each executor gets them once.
         """
-        carried = pickle.dumps({place: [item] for place, item in enumerate(tasks.items())})  # shared parts once
+        carried = pickle.dumps({partition: [item] for partition, item in enumerate(tasks.items())})  # shared parts once
         if len(carried) <= CARRIED_BYTES:
             rows = self._session.range(0, len(tasks), 1, len(tasks))
             return rows.mapInArrow(partial(run_carried, function, carried), RESULT_SCHEMA)

@@ -1,7 +1,7 @@
 """`vector_search(...)` as a table function of Spark SQL: a Python UDTF, on a classic session and through Spark Connect.
 
 Spark calls `analyze` once per query, where the plan is made: there the catalog is read, the snapshot chosen and the
-schema of the answer known. Tasks get the place of the table's metadata file and read that: none calls the catalog, and
+schema of the answer known. Tasks read the table's metadata file, whose location they get: none calls the catalog, and
 all see the same snapshot.
 """
 

@@ -53,7 +53,7 @@ class TaskPlacement:
         self._cached: set[tuple[int, int]] = set()
 
     def cores(self, session: "SparkSession") -> int:
-        """Tasks that run at once on the executors that places are spread over."""
+        """Tasks that run at once on the executors that partitions are spread over."""
         return self._executors(Executors.from_session(session)).cores
 
     def partitions(self, session: "SparkSession", count: int) -> tuple[range, "DataFrame"]:
@@ -77,7 +77,7 @@ class TaskPlacement:
         return former
 
     def _executors(self, current: Executors) -> Executors:
-        """The executors that places are spread over, of which `current` may differ."""
+        """The executors that partitions are spread over, of which `current` may differ."""
         now = monotonic()
         with self._lock:
             if current != self._newest:
@@ -88,14 +88,14 @@ class TaskPlacement:
 
 
 def placement_of(session: "SparkSession") -> TaskPlacement:
-    """The places of a session's cluster: all sessions of a Spark context share executors and what they cache."""
-    with _places_lock:
-        return _places.setdefault(getattr(session, "_sc", session), TaskPlacement())
+    """The placement of a session's cluster: all sessions of a Spark context share executors and what they cache."""
+    with _placements_lock:
+        return _placements.setdefault(getattr(session, "_sc", session), TaskPlacement())
 
 
 def _frame(session: "SparkSession", start: int, count: int) -> "DataFrame":
     return session.range(start, start + count, 1, count)
 
 
-_places_lock = threading.Lock()
-_places: "WeakKeyDictionary[object, TaskPlacement]" = WeakKeyDictionary()
+_placements_lock = threading.Lock()
+_placements: "WeakKeyDictionary[object, TaskPlacement]" = WeakKeyDictionary()

@@ -137,15 +137,15 @@ def _text_and_tree(text: str, parameters: Mapping[str, Any] | Sequence[Any] | No
 
 def _without_comments(text: str) -> str:
     """Raises SqlError for a comment without an end."""
-    kept, place = [], 0
-    while passage := _PASSAGE.search(text, place):
-        kept += [text[place : passage.start()], passage["quoted"] or " "]
-        place = _end_of_comment(text, passage.end()) if passage["bracket"] else passage.end()
-    return "".join((*kept, text[place:]))
+    kept, offset = [], 0
+    while passage := _PASSAGE.search(text, offset):
+        kept += [text[offset : passage.start()], passage["quoted"] or " "]
+        offset = _end_of_comment(text, passage.end()) if passage["bracket"] else passage.end()
+    return "".join((*kept, text[offset:]))
 
 
 def _end_of_comment(text: str, start: int) -> int:
-    """The place behind a comment whose content begins at `start`: it may have others in it."""
+    """The offset after a comment whose content begins at `start`: it may have others in it."""
     depth = 1
     for bracket in _BRACKET.finditer(text, start):
         depth += -1 if bracket[0] == "*/" else 1

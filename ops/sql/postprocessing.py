@@ -68,7 +68,7 @@ class PostprocessingStep:
             rows = rows.take(_true_positions(rows, self._predicate(self.where, fields)))
         for order in reversed(self.order):
             keys = as_spark(rows.select([order.column])).column(0)
-            rows = rows.take(_places(keys, order))
+            rows = rows.take(_sorted_indices(keys, order))
         rows = rows.slice(self.offset, self.limit)
         outputs = self._outputs([field.name for field in fields])
         return pa.Table.from_arrays(
@@ -136,18 +136,18 @@ def require_distinct_names(columns: Iterable[str], names: Sequence[str]) -> None
         raise NotIndexableError(f"several columns have the name {ambiguous[0]}, in small letters or large ones")
 
 
-def _places(keys: pa.ChunkedArray, order: Order) -> pa.Array:
+def _sorted_indices(keys: pa.ChunkedArray, order: Order) -> pa.Array:
     """Stable: keys are applied from the last to the first. As Spark has it, NaN is larger than every number."""
     if pa.types.is_boolean(keys.type):
         keys = keys.cast(pa.int8())
-    places = pc.sort_indices(keys, sort_keys=[("", "descending" if order.descending else "ascending")])
-    sorted_ = keys.take(places)
+    indices = pc.sort_indices(keys, sort_keys=[("", "descending" if order.descending else "ascending")])
+    sorted_ = keys.take(indices)
     rank = np.ones(len(sorted_), np.int8)
     if pa.types.is_floating(sorted_.type):
         nan = pc.fill_null(pc.is_nan(sorted_), fill_value=False)
         rank[np.asarray(nan)] = 0 if order.descending else 2
     rank[np.asarray(pc.is_null(sorted_))] = -1 if order.nulls_first else 3
-    return places.take(pa.array(np.argsort(rank, kind="stable")))
+    return indices.take(pa.array(np.argsort(rank, kind="stable")))
 
 
 def expand_star(outputs: Sequence[Output] | None, names: Sequence[str]) -> tuple[Output, ...]:

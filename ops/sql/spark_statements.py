@@ -56,12 +56,12 @@ def _travelling_in_utc(text: str) -> str:
     """The text with a zone at each `TIMESTAMP AS OF '...'` that has none."""
     tokens = [] if _TRAVEL.search(text) is None else tokens_of(text)
     words = [token.text.upper() for token in tokens]
-    for place in range(len(tokens) - 4, -1, -1):
-        if words[place] in ("TIMESTAMP", "SYSTEM_TIME") and words[place + 1 : place + 3] == ["AS", "OF"]:
-            time = _constant_time(tokens, words, place + 3)
+    for index in range(len(tokens) - 4, -1, -1):
+        if words[index] in ("TIMESTAMP", "SYSTEM_TIME") and words[index + 1 : index + 3] == ["AS", "OF"]:
+            time = _constant_time(tokens, words, index + 3)
             if time is not None:
                 replacement = f"{'TIMESTAMP ' if time.typed else ''}'{with_zone(time.moment).isoformat()}'"
-                text = f"{text[: tokens[place + 3].start]}{replacement}{text[tokens[time.last].end + 1 :]}"
+                text = f"{text[: tokens[index + 3].start]}{replacement}{text[tokens[time.last].end + 1 :]}"
     return text
 
 
@@ -115,9 +115,9 @@ def _constant_time(tokens: list[Token], words: list[str], first: int) -> _Consta
     return time
 
 
-def _time_of(text: str, place: int) -> _ConstantTime | None:
+def _time_of(text: str, index: int) -> _ConstantTime | None:
     try:
-        return _ConstantTime(datetime.fromisoformat(text), place, typed=False)
+        return _ConstantTime(datetime.fromisoformat(text), index, typed=False)
     except ValueError:
         if _WITHOUT_ZONE.fullmatch(text) is None:
             return None  # no time, or one with a zone

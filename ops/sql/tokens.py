@@ -81,14 +81,14 @@ def name_parameters(text: str, parameters: Mapping[str, Any] | Sequence[Any] | N
     if isinstance(parameters, Mapping):
         return text, parameters
     tokens = tokens_of(text) if "?" in text else ()
-    places = [token.start for token in tokens if token.token_type is TokenType.PLACEHOLDER]
+    starts = [token.start for token in tokens if token.token_type is TokenType.PLACEHOLDER]
     values = tuple(() if parameters is None else parameters)
-    if places and len(places) != len(values):
-        raise SqlError(f"the statement has {len(places)} ?, and got {plural(len(values), 'value')}")
-    for place in range(len(places), 0, -1):
-        at = places[place - 1]
-        text = f"{text[:at]}:p{place}{text[at + 1 :]}"
-    return text, {f"p{place}": value for place, value in enumerate(values, start=1)}
+    if starts and len(starts) != len(values):
+        raise SqlError(f"the statement has {len(starts)} ?, and got {plural(len(values), 'value')}")
+    for number in range(len(starts), 0, -1):
+        at = starts[number - 1]
+        text = f"{text[:at]}:p{number}{text[at + 1 :]}"
+    return text, {f"p{number}": value for number, value in enumerate(values, start=1)}
 
 
 HINTS = tuple(hint.name for hint in fields(SearchHints))

@@ -146,12 +146,12 @@ class BucketStorage(Storage):
 
     def now_ms(self, folder: str) -> int:
         """The time at which a small object is made in the folder, and removed: the clock of `list`."""
-        place = f"{folder.rstrip('/')}/_icepuffin/clock-{uuid.uuid4().hex}"
-        self.create(f"{place}/now", b"")
+        probe = f"{folder.rstrip('/')}/_icepuffin/clock-{uuid.uuid4().hex}"
+        self.create(f"{probe}/now", b"")
         try:
-            return next(item.modified_ms for item in self.list(place))
+            return next(item.modified_ms for item in self.list(probe))
         finally:
-            self.delete(f"{place}/now")
+            self.delete(f"{probe}/now")
 
     def delete(self, path: str) -> None:
         with _reading(path), contextlib.suppress(FileNotFoundError):

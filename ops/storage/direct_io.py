@@ -13,7 +13,7 @@ from types import TracebackType
 
 _BUFFER = 8 << 20
 _BLOCK = 4_096
-"""Alignment of memory, of places in the file and of lengths, in bytes"""
+"""Alignment of memory, of offsets in the file and of lengths, in bytes"""
 
 
 class DirectSink:

@@ -104,9 +104,9 @@ class LocalStorage(Storage):
 
         Where no such file can be made (a read-only folder, a full disk), it is the time of this machine.
         """
-        place = to_path(folder)
+        path = to_path(folder)
         try:
-            existing = next(above for above in (place, *place.parents) if above.exists())
+            existing = next(above for above in (path, *path.parents) if above.exists())
             with tempfile.TemporaryFile(dir=existing) as probe:
                 return os.fstat(probe.fileno()).st_mtime_ns // 1_000_000
         except OSError as error:

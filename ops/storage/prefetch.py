@@ -48,9 +48,9 @@ class PrefetchedSource(ObjectSource):
         self._pieces = [(offset, piece) for (offset, _), piece in zip(planned, data, strict=True)]
 
     def read_range(self, offset: int, length: int) -> bytes:
-        place = bisect_right(self._pieces, offset, key=lambda piece: piece[0]) - 1
-        if place >= 0:
-            start, data = self._pieces[place]
+        index = bisect_right(self._pieces, offset, key=lambda piece: piece[0]) - 1
+        if index >= 0:
+            start, data = self._pieces[index]
             if offset + length <= start + len(data):
                 return data[offset - start : offset - start + length]
         return super().read_range(offset, length)

@@ -154,10 +154,10 @@ class KeyRanges:
         """`bounds`: None for a file that does not compare the column."""
         self._key = key
         self._sorted = sorted({end for of in bounds if of for end in (of.lower, of.upper) if end is not None})
-        places = {end: place for place, end in enumerate(self._sorted)}
+        ranks = {end: rank for rank, end in enumerate(self._sorted)}
         last = len(self._sorted)
-        self._lower = np.array([places.get(of.lower, -1) if of else -1 for of in bounds], np.int64)
-        self._upper = np.array([places.get(of.upper, last) if of else last for of in bounds], np.int64)
+        self._lower = np.array([ranks.get(of.lower, -1) if of else -1 for of in bounds], np.int64)
+        self._upper = np.array([ranks.get(of.upper, last) if of else last for of in bounds], np.int64)
         self._compares = np.array([of is not None for of in bounds], np.bool_)
         self._has_null = np.array([of is not None and of.has_null for of in bounds], np.bool_)
         self._has_value = np.array([of is not None and not of.is_null for of in bounds], np.bool_)

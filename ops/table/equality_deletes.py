@@ -95,7 +95,7 @@ class _NumberedDeletes:
         self._sets: dict[int, _DeleteSet] = {}
 
     def _number_columns(self) -> list[int]:
-        """The place in `schemas` of what each delete file compares."""
+        """The index in `schemas` of what each delete file compares."""
         of_ids: dict[frozenset[int], int] = {}
         of_keys: dict[int, int] = {}  # most delete files share one schema
         for delete in self.files:
@@ -112,7 +112,7 @@ class _NumberedDeletes:
         """The deletes of a file; one object for files that share one tuple of deletes."""
         key = id(file.deletes)
         if key not in self._sets:
-            mask = np.zeros(len(self.files) + 1, np.bool_)  # the last place is that of other deletes
+            mask = np.zeros(len(self.files) + 1, np.bool_)  # the last index is that of other deletes
             own, chosen = parts_of(file.deletes)
             mask[self._numbers(own)] = True
             for part in chosen:
@@ -135,9 +135,9 @@ class _NumberedDeletes:
         return hashlib.blake2b(self._digests[numbers].tobytes(), digest_size=_DIGEST_SIZE).digest()
 
     def by_columns(self, numbers: I64) -> Iterator[tuple[int, I64]]:
-        """(place in `schemas`, those of the deletes that compare these columns)."""
+        """(index in `schemas`, those of the deletes that compare these columns)."""
         columns = self._columns[numbers]
-        return ((int(place), numbers[columns == place]) for place in np.unique(columns))
+        return ((int(index), numbers[columns == index]) for index in np.unique(columns))
 
 
 class _DeleteSet:
@@ -170,10 +170,10 @@ class _DeleteSet:
         return self._beginnings[key]
 
     def after(self, count: int) -> tuple[tuple[int, "_DeleteSet"], ...]:
-        """(place in `schemas`, deletes that compare these columns) of all but the first `count` deletes."""
+        """(index in `schemas`, deletes that compare these columns) of all but the first `count` deletes."""
         if count not in self._after:
             parts = self._numbered.by_columns(np.flatnonzero(self.mask())[count:])
-            self._after[count] = tuple((place, _DeleteSet(self._numbered, numbers)) for place, numbers in parts)
+            self._after[count] = tuple((index, _DeleteSet(self._numbered, numbers)) for index, numbers in parts)
         return self._after[count]
 
 
@@ -380,7 +380,7 @@ class _KeySet:
         """(number of a column, its values, codes of pairs: of the columns before, and of this one's value)"""
         codes = np.zeros(self.count, np.int64)
         for number in order:
-            pairs = codes * len(distinct[number]) + _places(rows.column(number), distinct[number])
+            pairs = codes * len(distinct[number]) + _indices_in(rows.column(number), distinct[number])
             coded_pairs, codes = np.unique(pairs, return_inverse=True)
             self._columns.append((number, distinct[number], coded_pairs))
         codes, self._owners = np.divmod(
@@ -402,11 +402,11 @@ class _KeySet:
 
     def _by_all_owners(self, codes: I64, chosen: Bool) -> Bool:
         """`among`, by going through all files that have the row."""
-        distinct, places = np.unique(codes, return_inverse=True)
+        distinct, indices = np.unique(codes, return_inverse=True)
         counts = self._starts[distinct + 1] - self._starts[distinct]
         firsts = np.cumsum(counts) - counts
         owners = self._owners[np.repeat(self._starts[distinct] - firsts, counts) + np.arange(counts.sum())]
-        return np.asarray(np.logical_or.reduceat(chosen[owners], firsts)[places])
+        return np.asarray(np.logical_or.reduceat(chosen[owners], firsts)[indices])
 
     def find(self, rows: pa.Table) -> I64:
         """int64[n], the code of each row; -1 where no delete file has it."""
@@ -414,16 +414,16 @@ class _KeySet:
         rest = np.arange(rows.num_rows)
         for number, values, coded_pairs in self._columns:
             column = rows.column(number)
-            places = _places(column if len(rest) == rows.num_rows else column.take(pa.array(rest)), values)
-            pairs = codes[rest] * len(values) + places
+            indices = _indices_in(column if len(rest) == rows.num_rows else column.take(pa.array(rest)), values)
+            pairs = codes[rest] * len(values) + indices
             at = np.minimum(np.searchsorted(coded_pairs, pairs), len(coded_pairs) - 1)
-            same = (places >= 0) & (coded_pairs[at] == pairs)
+            same = (indices >= 0) & (coded_pairs[at] == pairs)
             codes[rest] = np.where(same, at, -1)
             rest = rest[same]
         return codes
 
 
-def _places(column: pa.ChunkedArray, values: pa.Array) -> I64:
-    """int64[n], place of each value in `values`; -1 where it is not among them. Null is a value."""
-    places = pc.index_in(column, value_set=values, skip_nulls=False)
-    return np.asarray(places.fill_null(-1).to_numpy()).astype(np.int64)
+def _indices_in(column: pa.ChunkedArray, values: pa.Array) -> I64:
+    """int64[n], index of each value in `values`; -1 where it is not among them. Null is a value."""
+    indices = pc.index_in(column, value_set=values, skip_nulls=False)
+    return np.asarray(indices.fill_null(-1).to_numpy()).astype(np.int64)

@@ -24,12 +24,12 @@ def unsupported_format(table: str, error: Exception) -> UnsupportedFormatError |
     return None
 
 
-def invalid_place(error: Exception) -> str:
+def invalid_field(error: Exception) -> str:
     """Where the metadata of a table is not as Iceberg specifies it, and how; empty for other errors."""
     for fault in _faults(error):
         parts = fault["loc"]
-        versions = [place for place in range(len(parts)) if parts[:place] in ((), ("metadata",))]
-        kept = [str(part) for place, part in enumerate(parts) if place not in versions or isinstance(part, str)]
+        versions = [depth for depth in range(len(parts)) if parts[:depth] in ((), ("metadata",))]
+        kept = [str(part) for depth, part in enumerate(parts) if depth not in versions or isinstance(part, str)]
         return ": ".join(filter(None, [".".join(kept), f"{fault['msg']:.200}"]))
     return ""
 

@@ -35,7 +35,7 @@ from icepuffin.ops.table.shared_deletes import (
     Deletes,
     compares_keys,
     distinct_deletes,
-    place_of,
+    path_and_offset,
 )
 from icepuffin.ops.table.snapshots import find_snapshot, table_name
 
@@ -221,10 +221,10 @@ def _is_unpartitioned(spec: PartitionSpec) -> bool:
 
 
 def _identities(spec: PartitionSpec) -> tuple[tuple[int, int], ...]:
-    """(place in the partition, field id) of each column with an identity transform."""
+    """(index in the partition, field id) of each column with an identity transform."""
     return tuple(
-        (place, field.source_id)
-        for place, field in enumerate(spec.fields)
+        (index, field.source_id)
+        for index, field in enumerate(spec.fields)
         if isinstance(field.transform, IdentityTransform)
     )
 
@@ -279,10 +279,10 @@ class _DeleteIndex:
                 of_all.append(delete)
             elif delete.file.kind is DeleteKind.POSITION and delete.lower is not None and delete.lower == delete.upper:
                 # for one data file; where a writer cut its bounds short, for all whose paths begin like that
-                place = bisect_left(paths, (delete.lower, ""))
-                while place < len(paths) and paths[place][0].startswith(delete.lower):
-                    self._by_path[paths[place][1]].append(delete)
-                    place += 1
+                index = bisect_left(paths, (delete.lower, ""))
+                while index < len(paths) and paths[index][0].startswith(delete.lower):
+                    self._by_path[paths[index][1]].append(delete)
+                    index += 1
             else:
                 by_partition[compares_keys(delete.file), delete.partition].append(delete)
         raw_paths = [raw for raw, _ in paths]
@@ -311,7 +311,7 @@ class _PartitionDeletes:
 
     def __init__(self, deletes: list[_Delete], paths: list[bytes]) -> None:
         """`paths`: of all data files, sorted."""
-        deletes = sorted(deletes, key=lambda delete: place_of(delete.file))
+        deletes = sorted(deletes, key=lambda delete: path_and_offset(delete.file))
         self._pool = DeletePool(delete.file for delete in deletes)
         first, end, newest = [], [], []
         for delete in deletes:
@@ -348,7 +348,7 @@ def _keys_of(delete: _Delete) -> Sequence[NestedField]:
 
 
 def _end_of(paths: list[bytes], upper: bytes) -> int:
-    """Place after the last path that an upper bound allows: one that was cut short allows all that begin like it."""
+    """Index after the last path that an upper bound allows: one that was cut short allows all that begin like it."""
     return bisect_right(paths, upper, key=lambda raw: raw[: len(upper)])
 
 
@@ -382,5 +382,5 @@ def _as_live_file(
         file_sequence_number=entry.file_sequence_number or 0,
         added_by=SnapshotId(entry.snapshot_id or NO_SNAPSHOT),
         has_row_ids=ROW_ID in (file.column_sizes or {}),
-        constants=tuple((field_id, partition[place]) for place, field_id in identities[spec_id]),
+        constants=tuple((field_id, partition[field]) for field, field_id in identities[spec_id]),
     )

@@ -55,7 +55,7 @@ _STATISTICS = tuple(
         "upper_bounds",
     )
 )
-"""Places of the maps by column, by far the largest part of an entry"""
+"""Indices of the maps by column, by far the largest part of an entry"""
 _SIZES = _FIELD_PLACES["column_sizes"]
 _LIST_FIELD_PLACES = {
     field.name: number for number, field in enumerate(MANIFEST_LIST_FILE_SCHEMAS[_READ_VERSION].fields)
@@ -73,9 +73,9 @@ class PlannedManifest(ManifestFile):
         entries = _entries(io, self, discard_deleted=discard_deleted, columns=self.columns)
         for entry in entries:
             partition = entry.data_file.partition
-            for place, value in enumerate(partition._data):  # noqa: SLF001  as in `field_of`
+            for index, value in enumerate(partition._data):  # noqa: SLF001  as in `field_of`
                 if isinstance(value, UUID):
-                    partition[place] = value.bytes
+                    partition[index] = value.bytes
         return entries
 
 
@@ -150,10 +150,10 @@ def _entries(
 def _with_statistics_of(columns: Collection[int], entry: ManifestEntry) -> ManifestEntry:
     """The entry, changed: of its maps by column those columns are left, and the size of the column of row ids."""
     file = entry.data_file
-    for place in _STATISTICS:
-        own = file._data[place] or {}  # noqa: SLF001  as in `field_of`
-        kept = (*columns, ROW_ID) if place == _SIZES else columns
-        file[place] = {field_id: own[field_id] for field_id in kept if field_id in own} or None
+    for index in _STATISTICS:
+        own = file._data[index] or {}  # noqa: SLF001  as in `field_of`
+        kept = (*columns, ROW_ID) if index == _SIZES else columns
+        file[index] = {field_id: own[field_id] for field_id in kept if field_id in own} or None
     return entry
 
 

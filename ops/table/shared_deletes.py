@@ -20,7 +20,7 @@ _POOL_SHARE = 4
 """Divisor of a pool's length: so many of its deletes, and more, go to a task as the whole pool"""
 
 
-def place_of(delete: DeleteFile) -> tuple[str, int]:
+def path_and_offset(delete: DeleteFile) -> tuple[str, int]:
     """What deletes are ordered by."""
     return delete.path, delete.content_offset or 0
 
@@ -31,12 +31,12 @@ def compares_keys(delete: DeleteFile) -> bool:
 
 
 class DeletePool:
-    """Deletes that many data files choose from, in the order of their places."""
+    """Deletes that many data files choose from, ordered by path and offset."""
 
     __slots__ = ("_values", "deletes")
 
     def __init__(self, deletes: Iterable[DeleteFile]) -> None:
-        self.deletes = tuple(sorted(deletes, key=place_of))
+        self.deletes = tuple(sorted(deletes, key=path_and_offset))
         self._values: dict[Callable[[DeleteFile], Any], list[Any]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -76,7 +76,7 @@ class ChosenDeletes:
 
 
 class Deletes(Collection[DeleteFile]):
-    """Deletes of a data file, in the order of their places, with their fingerprint once it is made: plans compare it
+    """Deletes of a data file, ordered by path and offset, with their fingerprint once it is made: plans compare it
     often. Equal to a tuple of the same.
     """
 
@@ -84,7 +84,7 @@ class Deletes(Collection[DeleteFile]):
 
     def __init__(self, own: Iterable[DeleteFile] = (), chosen: Iterable[ChosenDeletes] = ()) -> None:
         """`own`: deletes that are in no pool."""
-        self.own = tuple(sorted(own, key=place_of))
+        self.own = tuple(sorted(own, key=path_and_offset))
         self.chosen = tuple(part for part in chosen if part.bits)
         self.fingerprint: bytes | None = None
 
@@ -114,12 +114,12 @@ class Deletes(Collection[DeleteFile]):
     def values(self, value: Callable[[DeleteFile], T]) -> list[T]:
         """The value of each delete, in order. `value` is a function of a module."""
         if len(self.chosen) != 1:
-            return [value(delete) for delete in sorted(chain(self.own, *self.chosen), key=place_of)]
+            return [value(delete) for delete in sorted(chain(self.own, *self.chosen), key=path_and_offset)]
         pool, mask = self.chosen[0].pool, self.chosen[0].mask()
         values = list(compress(pool.values(value), mask.tolist()))
         for delete in reversed(self.own):  # few beside a pool
-            place = bisect_left(pool.deletes, place_of(delete), key=place_of)
-            values.insert(np.count_nonzero(mask[:place]), value(delete))
+            index = bisect_left(pool.deletes, path_and_offset(delete), key=path_and_offset)
+            values.insert(np.count_nonzero(mask[:index]), value(delete))
         return values
 
 

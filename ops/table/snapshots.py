@@ -278,12 +278,12 @@ def _named_by_text(table: Table, name: str) -> SnapshotId | None:
 
 def _snapshot_as_of(table: Table, time: datetime) -> SnapshotId:
     moment, log = with_zone(time).timestamp() * 1000, table.metadata.snapshot_log
-    place = max((place for place, entry in enumerate(log) if entry.timestamp_ms <= moment), default=None)
-    if place is None:
+    index = max((index for index, entry in enumerate(log) if entry.timestamp_ms <= moment), default=None)
+    if index is None:
         oldest = f"; the oldest is of {_utc(min(entry.timestamp_ms for entry in log))}" if log else ""
         raise UnknownSnapshotError(f"{table_name(table)} has no snapshot as old as {time.isoformat()}{oldest}")
-    entry = log[place]
-    after = next(iter(log[place + 1 :]), None)
+    entry = log[index]
+    after = next(iter(log[index + 1 :]), None)
     if after is not None and moment >= entry.timestamp_ms + 1 and _may_lack_entries(table, entry, after):
         raise UnknownSnapshotError(
             f"{table_name(table)}: which snapshot was current at {time.isoformat()} is not known, because some of "

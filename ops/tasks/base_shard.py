@@ -96,8 +96,8 @@ class BaseShard:
         element_type = element_type_of(self.schema, self.field_id)
         files = dict(self.files)
         alive = np.flatnonzero(is_live)
-        for slot, places in by_file(slots[alive]):
-            nodes, file = alive[places], files[FileSlot(slot)]
+        for slot, chosen in by_file(slots[alive]):
+            nodes, file = alive[chosen], files[FileSlot(slot)]
             rows = take_rows(
                 open_storage(file.path, self.storage), file, self.schema, [self.field_id], positions[nodes]
             )

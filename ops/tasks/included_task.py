@@ -43,7 +43,7 @@ class IncludedPart:
 
     field_id: int
     entry: IncludedEntry
-    place: ObjectRange
+    location: ObjectRange
 
     @property
     def values(self) -> tuple[int, FileSlot]:
@@ -137,7 +137,7 @@ def check_included(task: IncludedCheck) -> list[str]:
     for to_check in task.parts:
         part, file, schema = to_check.part, to_check.file, to_check.schema
         try:
-            stored = _stored_blocks(part, open_storage(part.place.path, task.storage))
+            stored = _stored_blocks(part, open_storage(part.location.path, task.storage))
             if file is None or schema is None:
                 for _ in stored:
                     pass
@@ -148,19 +148,19 @@ def check_included(task: IncludedCheck) -> list[str]:
             if width != part.entry.width or any(own != other for own, other in zip_longest(stored, read)):
                 faults.append(f"{file.path}: the included values of column {part.field_id} are others")
         except PuffinError as error:
-            faults.append(f"{part.place.path}, column {part.field_id}: {error}")
+            faults.append(f"{part.location.path}, column {part.field_id}: {error}")
     return faults
 
 
 def _stored_blocks(part: IncludedPart, storage: Storage) -> Iterator[bytes]:
     """The blocks of stored values before compression. Raises StorageError, PuffinError."""
-    entry, place = part.entry, part.place
-    end = place.offset + place.length
-    index = block_index(entry, storage.read_range(place.path, end - entry.index_length, entry.index_length))
+    entry, location = part.entry, part.location
+    end = location.offset + location.length
+    index = block_index(entry, storage.read_range(location.path, end - entry.index_length, entry.index_length))
     for first in range(0, entry.blocks, _BLOCKS_READ):
         numbers = range(first, min(first + _BLOCKS_READ, entry.blocks))
         start, stop = int(index.starts[first]), int(index.starts[numbers[-1]] + index.lengths[numbers[-1]])
-        data = storage.read_range(place.path, place.offset + start, stop - start)
+        data = storage.read_range(location.path, location.offset + start, stop - start)
         for number in numbers:
             at = int(index.starts[number]) - start
             stored = data[at : at + int(index.lengths[number])]
@@ -178,5 +178,5 @@ def without_values(part: IncludedPart, reason: str) -> IncludedPart:
     return replace(
         part,
         entry=IncludedEntry(entry.slot, entry.rows, entry.kind, entry.reading, reason),
-        place=replace(part.place, length=0),
+        location=replace(part.location, length=0),
     )

@@ -256,13 +256,13 @@ def exact_of(
     answers: npt.NDArray[np.int64],
     metric: Metric,
 ) -> npt.NDArray[np.float64]:
-    """f64[Q, k], exact distances of the answers, each in its answer's place; inf where there is no answer.
+    """f64[Q, k], exact distances of the answers, each in its answer's slot; inf where there is no answer.
 
     A pair has the same bits here and in `exact_top_k`: a limit needs no tolerance. With one, farther rows would count
     where all distances are large and lie close together, as inner products may.
     """
     out = np.full(answers.shape, np.inf)
-    queries, places = np.divmod(np.flatnonzero(answers >= 0), answers.shape[1])
-    chosen = answers[queries, places]
-    out[queries, places] = pair_distances(query_vectors, vectors, queries, chosen, metric)
+    queries, columns = np.divmod(np.flatnonzero(answers >= 0), answers.shape[1])
+    chosen = answers[queries, columns]
+    out[queries, columns] = pair_distances(query_vectors, vectors, queries, chosen, metric)
     return out

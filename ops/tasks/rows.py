@@ -69,14 +69,14 @@ def undo_rounding(rows: VectorRows) -> None:
         return
     order = np.argsort(rows.hashes, kind="stable")
     is_repeated = rows.hashes[order[1:]] == rows.hashes[order[:-1]]
-    places = order[np.append(is_repeated, False) | np.append(False, is_repeated)]
+    repeated = order[np.append(is_repeated, False) | np.append(False, is_repeated)]
     step = max(1, _ROUNDED_AT_ONCE // max(1, rows.vectors.shape[1]))
-    is_exact = np.empty(len(places), np.bool_)
-    for start in range(0, len(places), step):
+    is_exact = np.empty(len(repeated), np.bool_)
+    for start in range(0, len(repeated), step):
         part = slice(start, start + step)
-        own = rows.vectors[places[part]]
+        own = rows.vectors[repeated[part]]
         is_exact[part] = (_rounded(own) != own).any(axis=1)
-    sources, targets = places[is_exact], places[~is_exact]
+    sources, targets = repeated[is_exact], repeated[~is_exact]
     if not len(sources):
         return
     hashes, firsts = np.unique(rows.hashes[sources], return_index=True)
@@ -95,7 +95,7 @@ def _rounded(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def by_file(files: npt.NDArray[np.uint32] | npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
-    """(file, places where it stands, ascending) for each distinct file slot or number, none negative; by one sort."""
+    """(file, indices where it stands, ascending) for each distinct file slot or number, none negative; by one sort."""
     is_short = files.max(initial=0) < 2**16
     order = np.argsort(files.astype(np.uint16) if is_short else files, kind="stable")  # 16 bits are sorted by radix
     distinct, starts = np.unique(files[order], return_index=True)

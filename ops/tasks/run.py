@@ -38,7 +38,7 @@ class TaskFailure:
 def run_packed(function: Sent, shared: Sent, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
     """Body of `mapInArrow`: rows (number int, task binary) -> rows (number int, result binary).
 
-    `function` goes by its module and name: the executors import the project themselves. It may be a `partial`, with
+    `function` goes by its module and name: the partitions import the project themselves. It may be a `partial`, with
     what is the same for all tasks. `shared` are the parts without which tasks are pickled.
     """
     call, parts = pickle.loads(received(function)), pickle.loads(received(shared))  # noqa: S301  made by our own driver, in this very job
@@ -48,19 +48,19 @@ def run_packed(function: Sent, shared: Sent, batches: Iterable[pa.RecordBatch]) 
 
 
 def run_carried(function: Sent, tasks: bytes, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    """Body of `mapInArrow`: rows (place bigint) -> rows (number int, result binary).
+    """Body of `mapInArrow`: rows (partition bigint) -> rows (number int, result binary).
 
-    `tasks` are the pairs (number, task) of all places, by place.
+    `tasks` are the pairs (number, task) of all partitions, by partition.
     """
-    call, by_place = pickle.loads(received(function)), pickle.loads(tasks)  # noqa: S301
+    call, by_partition = pickle.loads(received(function)), pickle.loads(tasks)  # noqa: S301
     for batch in batches:
-        for place in batch.column(0).to_pylist():
-            for number, task in by_place.get(place, ()):
+        for partition in batch.column(0).to_pylist():
+            for number, task in by_partition.get(partition, ()):
                 yield _result(number, _attempt(call, task))
 
 
 def run_broadcast(function: Sent, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    """Body of `mapInArrow`: rows (place bigint, tasks binary) -> the same as `run_carried`, of the row's place."""
+    """Body of `mapInArrow`: rows (partition bigint, tasks binary) -> the same as `run_carried`, of its partition."""
     for batch in batches:
         for row in range(batch.num_rows):
             yield from run_carried(function, batch.column(1)[row].as_py(), [batch.slice(row, 1)])

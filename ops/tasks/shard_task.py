@@ -54,14 +54,14 @@ class Partitions:
     """u32[k]"""
 
     def order(
-        self, vectors: npt.NDArray[np.float32], places: npt.NDArray[np.intp], *, threads: int
+        self, vectors: npt.NDArray[np.float32], rows: npt.NDArray[np.intp], *, threads: int
     ) -> npt.NDArray[np.intp]:
-        """int[N], `places` of f32[N, D] vectors by shard, those of one shard in the order in which they are given.
+        """int[N], `rows` of f32[N, D] vectors by shard, those of one shard in the order in which they are given.
 
         A delta that is dissolved gives each shard a range of its nodes: their vectors need not be written again.
         """
         labels, _ = grouped_centroids.assign(vectors, self.codebook, threads=threads)
-        return places[np.argsort(self.to_shard[labels[places]], kind="stable")]
+        return rows[np.argsort(self.to_shard[labels[rows]], kind="stable")]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,7 +184,7 @@ def _inputs(
 
 def _result(recorded: dict[str, Any]) -> ShardResult:
     stored = recorded["stored"]
-    runs = tuple(StoredRun(**{**run, "place": ObjectRange(**run["place"])}) for run in stored["runs"])
+    runs = tuple(StoredRun(**{**run, "location": ObjectRange(**run["location"])}) for run in stored["runs"])
     stored = StoredShard(ObjectRange(**stored["blob"]), runs=runs)  # what a task writes has its own addresses
     recall, how = ShardRecall(**recorded["recall"]), How(recorded["how"])
     routing = recorded["routing"] and RoutingDistances(**recorded["routing"])
@@ -379,14 +379,14 @@ def _stored_runs(measured: _MeasuredShard, end: ObjectRange) -> tuple[tuple[Stor
     vectors = measured.shard.vectors
     if vectors is None:
         return (), []
-    kept = lasting_runs(measured.runs, vectors.nbytes - sum(run.place.length for run in measured.runs))
+    kept = lasting_runs(measured.runs, vectors.nbytes - sum(run.location.length for run in measured.runs))
     runs, pieces, offset = [*kept], [], end.offset
     rows = MAX_BLOB_BYTES // (vectors.itemsize * vectors.shape[1])
     for start in range(sum(run.count for run in kept), len(vectors), rows):
         part = vectors[start : start + rows]
         piece = stored_vectors(part)
-        place = replace(end, offset=offset, length=len(piece))
-        runs.append(StoredRun(place, len(part), hashlib.sha256(piece).digest()))
+        location = replace(end, offset=offset, length=len(piece))
+        runs.append(StoredRun(location, len(part), hashlib.sha256(piece).digest()))
         pieces.append(piece)
         offset += len(piece)
     return tuple(runs), pieces

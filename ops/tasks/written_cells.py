@@ -113,7 +113,7 @@ class _Trial:
             order, _ = centers.ranked(query, self.metric)
             own = [cells.cell(number) for number in order[: chosen_cells(lengths[order], probes)].tolist()]
             rows = CellRows.joined([CellRows.from_cell(cell, query, self.metric, bits) for cell in own])
-            rows = rows.at_places(self.is_live[rows.nodes] & (rows.nodes != node))
+            rows = rows.take(self.is_live[rows.nodes] & (rows.nodes != node))
             best = rows.nodes[nearest_first(rows, k, bits)]
             distances = pair_distances(query[None], self.vectors, np.zeros(len(best), np.int64), best, self.metric)
             recalls.append(float(recalls_of(distances[None], exact[None])[0]))

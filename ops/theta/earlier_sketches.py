@@ -29,7 +29,7 @@ _MAX_VERSIONS = 16
 _OPENED_AT_ONCE = 16
 """Number of files whose footers are read at the same time"""
 
-Places = Mapping[FileKey, Mapping[int, FileSketchesReader]]
+LocatedSketches = Mapping[FileKey, Mapping[int, FileSketchesReader]]
 """The file in which the sketch of each data file and column lies, by key and field id"""
 
 
@@ -68,15 +68,15 @@ class EarlierSketches:
     def _open_fields(self, version: DerivedVersion) -> frozenset[int]:
         return frozenset[int]().union(*(reader.field_ids() for reader in self._open(version)))
 
-    def places(self, keys: Iterable[FileKey], columns: Sequence[SketchedColumn]) -> Places:
-        """The places of sketches of files, of the columns whose type is still the same. Reads footers alone."""
-        places: dict[FileKey, dict[int, FileSketchesReader]] = {key: {} for key in keys}
+    def located(self, keys: Iterable[FileKey], columns: Sequence[SketchedColumn]) -> LocatedSketches:
+        """The files that sketches lie in, of the columns whose type is still the same. Reads footers alone."""
+        located: dict[FileKey, dict[int, FileSketchesReader]] = {key: {} for key in keys}
         types = {c.field_id: c.counted_as for c in columns}
         for version in self._versions:
             # no version of before it came has a file, so that after an append alone only the nearest one is opened
             possible = [
                 key
-                for key, fields in places.items()
+                for key, fields in located.items()
                 if len(fields) < len(types) and key.added <= version.base_sequence_number
             ]
             for reader in self._open(version) if possible else ():
@@ -84,20 +84,20 @@ class EarlierSketches:
                     with self._noting_damage(key):
                         for field_id, text in reader.columns(key):
                             if types.get(field_id) == text:
-                                places[key].setdefault(field_id, reader)
-        return places
+                                located[key].setdefault(field_id, reader)
+        return located
 
-    def read(self, places: Places) -> dict[FileKey, dict[int, ThetaSketch]]:
-        """The sketches at these places, by field id; those that are broken are left out."""
-        sketches_by_key: dict[FileKey, dict[int, ThetaSketch]] = {key: {} for key in places}
-        for key, sketches in self.read_each(places):
+    def read(self, located: LocatedSketches) -> dict[FileKey, dict[int, ThetaSketch]]:
+        """The sketches that were located, by field id; those that are broken are left out."""
+        sketches_by_key: dict[FileKey, dict[int, ThetaSketch]] = {key: {} for key in located}
+        for key, sketches in self.read_each(located):
             sketches_by_key[key] |= sketches
         return sketches_by_key
 
-    def read_each(self, places: Places) -> Iterator[tuple[FileKey, dict[int, ThetaSketch]]]:
-        """The same, one file after the other; a file comes several times whose sketches lie in several places."""
+    def read_each(self, located: LocatedSketches) -> Iterator[tuple[FileKey, dict[int, ThetaSketch]]]:
+        """The same, one file after the other; a file comes several times whose sketches lie in several of ours."""
         fields_by_reader: dict[FileSketchesReader, dict[FileKey, set[int]]] = defaultdict(lambda: defaultdict(set))
-        for key, readers in places.items():
+        for key, readers in located.items():
             for field_id, reader in readers.items():
                 fields_by_reader[reader][key].add(field_id)
         for reader, fields_by_key in fields_by_reader.items():

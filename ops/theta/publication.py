@@ -286,7 +286,7 @@ def _unpublished(table: Table, error: IcepuffinError) -> str:
 def _image_bytes(sketched: "SnapshotSketches", key: FileKey, types: Mapping[int, str]) -> int:
     """Bytes of a file's sketches, in memory or not. `types`: `counted_as` of the columns, by field id."""
     in_memory = sketched.by_file[key]
-    unread = [(field_id, reader) for field_id, reader in sketched.places[key].items() if field_id not in in_memory]
+    unread = [(field_id, reader) for field_id, reader in sketched.located[key].items() if field_id not in in_memory]
     stored = {reader: reader.image_sizes(key) for reader in {reader for _, reader in unread}}
     return image_bytes(in_memory.values()) + sum(
         stored[reader][field_id, types[field_id]] for field_id, reader in unread
@@ -297,11 +297,11 @@ def _arranged(
     plan: SketchPlan, sketched: "SnapshotSketches", keys: Sequence[FileKey]
 ) -> tuple[tuple[BoundPack, ...], tuple[FileSketches, ...], bool]:
     """(packs to share, sketches of the files in none of them, whether those are worth a pack)."""
-    packs, places = plan.earlier.packs(), sketched.places
+    packs, located = plan.earlier.packs(), sketched.located
     types = {c.field_id: c.counted_as for c in plan.columns}
 
     def in_packs(key: FileKey, chosen: Collection[FileSketchesReader]) -> dict[int, FileSketchesReader]:
-        return {i: reader for i, reader in places[key].items() if reader in chosen}
+        return {i: reader for i, reader in located[key].items() if reader in chosen}
 
     bytes_in_use = dict.fromkeys(packs, 0)
     other_bytes = 0
@@ -312,7 +312,7 @@ def _arranged(
             other_bytes += _image_bytes(sketched, key, types)
     shared, is_pack = packs_to_share({r: (bytes_in_use[r], r.all_stored_bytes) for r in packs}, other_bytes)
     to_read = {
-        key: {i: r for i, r in places[key].items() if r not in shared and i not in sketched.by_file[key]}
+        key: {i: r for i, r in located[key].items() if r not in shared and i not in sketched.by_file[key]}
         for key in keys
     }
     read = plan.earlier.read(to_read)

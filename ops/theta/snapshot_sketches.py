@@ -15,7 +15,7 @@ from icepuffin.ops.tasks.sketches.sketch_plan import plan_tasks
 from icepuffin.ops.tasks.sketches.theta_task import FilePart, SketchTask, UnitedSketches, sketch_files
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta.columns import SketchedColumn
-from icepuffin.ops.theta.earlier_sketches import Places
+from icepuffin.ops.theta.earlier_sketches import LocatedSketches
 from icepuffin.ops.theta.file_sketches import PART_ROWS, FileKey, image_bytes
 from icepuffin.ops.theta.theta_estimate import estimate_work
 from icepuffin.ops.theta.theta_plan import MissingSketches, SketchPlan, find_missing
@@ -29,11 +29,10 @@ class SnapshotSketches:
     """Sketches of the live rows of a snapshot, and the work that they took."""
 
     united: Mapping[int, ThetaSketch]
-    places: Places
-    """Places of the file sketches that earlier versions have and that can be read, as far as they were tried"""
+    located: LocatedSketches
+    """The file sketches of earlier versions that can be read, as far as they were tried"""
     by_file: Mapping[FileKey, Mapping[int, ThetaSketch]]
-    """File sketches in memory, made or read, by field id; of the others those that earlier versions have lie at their
-    places
+    """File sketches in memory, made or read, by field id; of the others those that earlier versions have are `located`
     """
     left_out: frozenset[str]
     """Paths of data files that were read, of which no sketches of their own are in memory, or not all"""
@@ -47,10 +46,10 @@ def sketch_snapshot(run: RunContext, plan: SketchPlan, store: Storage, *, budget
 
     `budget_bytes`: memory for file sketches that are made, and for those that are read.
     """
-    places = plan.earlier.places(plan.keys.values(), plan.columns)
-    missing = find_missing(plan, store, {path: places[key].keys() for path, key in plan.keys.items()})
+    located = plan.earlier.located(plan.keys.values(), plan.columns)
+    missing = find_missing(plan, store, {path: located[key].keys() for path, key in plan.keys.items()})
     to_read = {
-        key: {i: reader for i, reader in places[key].items() if not missing.is_covered(path, i)}
+        key: {i: reader for i, reader in located[key].items() if not missing.is_covered(path, i)}
         for path, key in plan.keys.items()
     }
     united = UnitedSketches()
@@ -58,7 +57,7 @@ def sketch_snapshot(run: RunContext, plan: SketchPlan, store: Storage, *, budget
         united.add(field_id, extension.sketch)
     by_file, broken = _read_earlier(plan, to_read, united, budget_bytes)
     missing = _with_broken(plan, missing, broken)
-    places = {key: {i: r for i, r in readers.items() if i not in broken[key]} for key, readers in places.items()}
+    located = {key: {i: r for i, r in readers.items() if i not in broken[key]} for key, readers in located.items()}
     expected = estimate_work(run, plan, missing)
     tasks = _tasks(run, plan, missing.columns, budget_bytes)
     returned = _carry_out(run, plan, tasks, missing.columns, united)
@@ -66,7 +65,7 @@ def sketch_snapshot(run: RunContext, plan: SketchPlan, store: Storage, *, budget
         by_file[plan.keys[path]] |= sketches
     return SnapshotSketches(
         {column.field_id: united.union(column.field_id) for column in plan.columns},
-        places,
+        located,
         by_file,
         frozenset(missing.columns.keys() - returned.keys()),
         missing,
@@ -75,7 +74,7 @@ def sketch_snapshot(run: RunContext, plan: SketchPlan, store: Storage, *, budget
 
 
 def _read_earlier(
-    plan: SketchPlan, to_read: Places, united: UnitedSketches, budget_bytes: int
+    plan: SketchPlan, to_read: LocatedSketches, united: UnitedSketches, budget_bytes: int
 ) -> tuple[dict[FileKey, dict[int, ThetaSketch]], Mapping[FileKey, Collection[int]]]:
     """(sketches in memory, field ids of sketches that could not be read), by key. Adds all to `united`."""
     by_file: dict[FileKey, dict[int, ThetaSketch]] = {key: {} for key in to_read}

@@ -49,8 +49,8 @@ def estimate_theta_sketches(
         return ThetaEstimate(ThetaOutcome.NO_COLUMNS)
     if is_current(plan, store):
         return ThetaEstimate(ThetaOutcome.CURRENT, len(plan.columns), files_reused=len(plan.live.files))
-    places = plan.earlier.places(plan.keys.values(), plan.columns)
-    covered_fields = {path: places[key].keys() for path, key in plan.keys.items()}
+    located = plan.earlier.located(plan.keys.values(), plan.columns)
+    covered_fields = {path: located[key].keys() for path, key in plan.keys.items()}
     return estimate_work(run, plan, find_missing(plan, store, covered_fields))
 
 

@@ -122,9 +122,9 @@ def _catalog(uri: str | None, kind: str | None, properties: tuple[str, ...]) -> 
         raise click.UsageError(
             f"the uri's scheme {scheme!r} does not say the catalog's type: give --type, such as rest, sql, hive or glue"
         )
-    for place, text in enumerate(properties, 1):
+    for number, text in enumerate(properties, 1):
         if "=" not in text:
-            raise click.UsageError(f"--property, the {place}. of them: write KEY=VALUE, as s3.endpoint=https://host")
+            raise click.UsageError(f"--property, the {number}. of them: write KEY=VALUE, as s3.endpoint=https://host")
     others = dict(text.split("=", 1) for text in properties)
     return {"type": catalog_type, **({"uri": uri} if uri else {}), **others}
 

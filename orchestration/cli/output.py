@@ -64,9 +64,9 @@ def print_grid(console: "Console", grid: Grid, *, width: int = 200, whole: int =
 
     title = cell(grid.title, _TITLE_WIDTH) if grid.title else None
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for place, name in enumerate(grid.columns):
-        side: Literal["left", "right"] = "right" if grid.is_numeric(place) else "left"
-        table.add_column(cell(name, width), overflow="fold", no_wrap=place < whole, justify=side)
+    for column, name in enumerate(grid.columns):
+        side: Literal["left", "right"] = "right" if grid.is_numeric(column) else "left"
+        table.add_column(cell(name, width), overflow="fold", no_wrap=column < whole, justify=side)
     for row in grid.rows:
         table.add_row(*(cell(value, width) for value in row))
     console.print(table)

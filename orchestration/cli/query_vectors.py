@@ -157,9 +157,9 @@ def parse_vectors(text: str, source: str) -> "npt.NDArray[Any]":
     for row in rows:
         if len(row) != len(rows[0]):
             raise _no_vector(f"{source} has lists of {len(rows[0])} and of {len(row)} numbers")
-        for place, number in enumerate(row, start=1):
+        for position, number in enumerate(row, start=1):
             if isinstance(number, bool) or not isinstance(number, int | float):
-                raise _no_vector(f"{source} has {_json_kind(number)} at place {place}, not a number")
+                raise _no_vector(f"{source} has {_json_kind(number)} at position {position}, not a number")
 
     import numpy as np
 

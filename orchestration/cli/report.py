@@ -23,11 +23,11 @@ def command(context: TableContext, /, path: Path | None) -> None:
       icepuffin report demo.packages
       icepuffin report demo.packages -o /srv/www/packages.html --json
     """
-    from icepuffin.assets.report.report_file import require_place, write_page
+    from icepuffin.assets.report.report_file import require_folder, write_page
     from icepuffin.assets.report.table_report import table_report
 
     path = Path(f"{context.name}.html") if path is None else path
-    require_place(path)
+    require_folder(path)
     report = table_report(context.table, context.spec, context.storage)
     write_page(report, path)
     if context.as_json:

@@ -48,7 +48,7 @@ class FileValues:
     offsets: npt.NDArray[np.uint32] | None
     """u32[count + 1], bytes of `values` before each; None where all values are equally long"""
     codes: npt.NDArray[np.unsignedinteger]
-    """u8, u16 or u32 [rows]: place of each row's value, or `count` for null"""
+    """u8, u16 or u32 [rows]: index of each row's value, or `count` for null"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -152,16 +152,16 @@ class ShardCells:
 
     def check(self, file_slots: npt.NDArray[np.uint32], row_positions: npt.NDArray[np.int64]) -> None:
         """Raises BadBlobError unless each node of the shard is in one cell, with its address in the shard's blob."""
-        places = np.zeros(len(file_slots), np.int64)
+        counts = np.zeros(len(file_slots), np.int64)
         for number in range(len(self.directory.counts)):
             cell = self.cell(number)
-            np.add.at(places, cell.nodes, 1)
+            np.add.at(counts, cell.nodes, 1)
             if (file_slots[cell.nodes] != cell.file_slots).any() or (
                 row_positions[cell.nodes] != cell.row_positions
             ).any():
                 raise BadBlobError(f"cells: cell {number} has other addresses than the shard")
-        if (places != 1).any():
-            raise BadBlobError(f"cells: node {int((places != 1).argmax())} is not in one cell")
+        if (counts != 1).any():
+            raise BadBlobError(f"cells: node {int((counts != 1).argmax())} is not in one cell")
 
 
 def code_width(dims: int, bits: int) -> int:

@@ -1,4 +1,4 @@
-"""Blobs of included columns: `icepuffin-ann-included-v1` (`ANNC`) has the places of one column's values by data file,
+"""Blobs of included columns: `icepuffin-ann-included-v1` (`ANNC`) has the locations of a column's values by data file,
 and `icepuffin-ann-included-values-v1` the values.
 
 Header of `ANNC`, 20 bytes: magic, then u32 version, field id, entries, CRC-32 of the whole blob (with this field 0). An
@@ -71,7 +71,7 @@ class IncludedEntry:
         return min(self.block_rows, self.rows - block * self.block_rows)
 
     def moved(self, pack: int, offset: int) -> "IncludedEntry":
-        """The same with the values in another place."""
+        """The same with the values in another location."""
         return replace(self, pack=pack, offset=offset)
 
 
@@ -109,7 +109,7 @@ class ValueBlock:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockIndex:
-    """Places and checksums of the blocks of one file's values."""
+    """Locations and checksums of the blocks of one file's values."""
 
     starts: npt.NDArray[np.int64]
     """int64[blocks]: bytes of the values before each block"""
@@ -197,7 +197,7 @@ def decode_block(entry: IncludedEntry, index: BlockIndex, number: int, stored: b
 
 
 def encode(blob: IncludedBlob) -> bytes:
-    """Serialise the places of a column's values."""
+    """Serialise the locations of a column's values."""
     table = b"".join(map(_packed, blob.entries))
     numbers = VERSION, blob.field_id, len(blob.entries)
     checksum = zlib.crc32(table, zlib.crc32(_HEADER.pack(MAGIC, *numbers, 0)))

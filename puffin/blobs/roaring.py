@@ -1,6 +1,6 @@
 """Reading portable Roaring bitmaps out of hostile bytes: one pass, every length checked before it is used.
 
-CRoaring finds malformed bitmaps too, but not the place, needs the end of each, and puts no limit on
+CRoaring finds malformed bitmaps too, but not the offset, needs the end of each, and puts no limit on
 what a few bytes of runs may expand to: hence this one.
 Source: RoaringFormatSpec, with Iceberg's 64-bit extension (u64 count, u32 key before each).
 """

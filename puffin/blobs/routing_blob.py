@@ -253,8 +253,10 @@ def _decode_runs(cursor: Cursor, part: str, count: int) -> tuple[VectorRun, ...]
         )
     if any(run.length * runs[0].count != run.count * runs[0].length for run in runs):
         raise BadBlobError(f"routing blob: {part} has runs whose vectors are not equally long")
-    places = sorted((run.pack, run.offset, run.length) for run in runs)
-    if any(pack == other and offset + length > start for (pack, offset, length), (other, start, _) in pairwise(places)):
+    locations = sorted((run.pack, run.offset, run.length) for run in runs)
+    if any(
+        pack == other and offset + length > start for (pack, offset, length), (other, start, _) in pairwise(locations)
+    ):
         raise BadBlobError(f"routing blob: {part} has runs that overlap")
     return runs
 

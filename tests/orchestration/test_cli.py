@@ -801,7 +801,7 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
         (("search", "demo.packages", "--vector", '"word"'), "--vector is a text, not a list; give a JSON list"),
         (("search", "demo.packages", "--vector", "{}"), "--vector is an object, not a list"),
         (("search", "demo.packages", "--vector", "[]"), "--vector is an empty list"),
-        (("search", "demo.packages", "--vector", "[1, null]"), "--vector has null at place 2, not a number"),
+        (("search", "demo.packages", "--vector", "[1, null]"), "--vector has null at position 2, not a number"),
         (("search", "demo.packages", "--vector", "[[1, 2], [3]]"), "--vector has lists of 2 and of 1 numbers"),
         (("search", "demo.packages", "--query-file", __file__), "test_cli.py is not JSON"),
         (("search", "demo.packages", "--like-id", "1", "--shards", "0"), "'--shards': 0 is not in the range x>=1"),

@@ -138,13 +138,13 @@ def create_index(
             f"{table_name(table)} has an index {definition.name!r} already, which would change: {changes}. Pass "
             "replace=True (in SQL: CREATE OR REPLACE INDEX), or take another name"
         )
-    places = {} if folder is folder_of(table) else {FOLDER_PROPERTY: folder.value}
-    if current != resolved or places:
+    properties = {} if folder is folder_of(table) else {FOLDER_PROPERTY: folder.value}
+    if current != resolved or properties:
         require_clock(table)
         with table.transaction() as transaction:
             if current is not None and (dropped := current.to_properties().keys() - resolved.to_properties().keys()):
                 transaction.remove_properties(*dropped)
-            transaction.set_properties(resolved.to_properties() | places)
+            transaction.set_properties(resolved.to_properties() | properties)
     return resolved
 
 

@@ -21,13 +21,13 @@ from icepuffin.ops.index.files.background_file import BackgroundFile, Segments
 from icepuffin.ops.index.files.ball_limits import limited, merged
 from icepuffin.ops.index.files.included_blobs import (
     IncludedColumn,
-    Place,
+    PackOffset,
     Values,
     ValuesBlob,
     included_blob,
     values_blobs,
 )
-from icepuffin.ops.index.files.pack_files import PackedBlob, PackFiles, blob_bodies, new_places, unlike_written
+from icepuffin.ops.index.files.pack_files import PackedBlob, PackFiles, blob_bodies, new_offsets, unlike_written
 from icepuffin.ops.index.files.planned_blobs import (
     ShardPart,
     planned_addresses,
@@ -117,7 +117,7 @@ class Assembly:
         name = f"{plan.files_prefix}-snap-{plan.live.snapshot_id}-{uuid.uuid4().hex}.puffin"
         self._file = BackgroundFile(self._store, name)
         self._pack_files = PackFiles(plan, self._store)
-        self._kept_values = [part.place for own in (kept_values or {}).values() for part in own]
+        self._kept_values = [part.location for own in (kept_values or {}).values() for part in own]
         self._shared: tuple[BoundPack, ...] = ()
         self._shared_bytes = 0
         self._packed: list[PackedBlob] = []
@@ -139,15 +139,15 @@ class Assembly:
     def begin(self, kept: Mapping[ShardId, ShardResult], lasting: Sequence[ObjectRange] = ()) -> None:
         """Start copying shards that keep the base version's bytes, but for bytes in packs that can be shared.
 
-        `lasting`: places of the vectors that other shards keep.
+        `lasting`: locations of the vectors that other shards keep.
         """
         self._is_begun = True
-        kept_places = [*(place for shard in kept.values() for place in shard_ranges(shard)), *self._kept_values]
-        kept_places += lasting
+        kept_ranges = [*(location for shard in kept.values() for location in shard_ranges(shard)), *self._kept_values]
+        kept_ranges += lasting
         if self._plan.base is not None:
-            self._shared = packs_to_share(self._plan.base.bound, kept_places)
-        copied_bytes = sum(place.length for place in kept_places if not self._is_shared(place))
-        self._shared_bytes = sum(place.length for place in kept_places) - copied_bytes
+            self._shared = packs_to_share(self._plan.base.bound, kept_ranges)
+        copied_bytes = sum(location.length for location in kept_ranges if not self._is_shared(location))
+        self._shared_bytes = sum(location.length for location in kept_ranges) - copied_bytes
         self._has_pack = is_pack(copied_bytes, self._shared_bytes)
         if self._has_pack:
             self._begun = frozenset(kept)
@@ -173,8 +173,8 @@ class Assembly:
         """
         if not self._is_begun:
             self.begin({})
-        kept = [place for shard in shard_set.shards for place in shard_ranges(shard)]
-        kept += [part.place for column in included for part in column.parts]
+        kept = [location for shard in shard_set.shards for location in shard_ranges(shard)]
+        kept += [part.location for column in included for part in column.parts]
         self._keep_packs_in_use(kept)
         rest = written_parts(
             [shard for shard in shard_set.shards if shard.shard_id not in self._begun], self._is_shared
@@ -188,14 +188,14 @@ class Assembly:
             self._inline += rest
             self._inline_values = values
         start = time.perf_counter()
-        new_packs, places, value_places = self._pack_files.finish(self._packed, len(self._shared) + 1, counts)
-        places |= new_places(self._inline, self._own_layout(self._inline).footer.blobs, 0)[0]
-        entries = tuple(self._entry(shard, places) for shard in shard_set.shards)
+        new_packs, offsets, value_offsets = self._pack_files.finish(self._packed, len(self._shared) + 1, counts)
+        offsets |= new_offsets(self._inline, self._own_layout(self._inline).footer.blobs, 0)[0]
+        entries = tuple(self._entry(shard, offsets) for shard in shard_set.shards)
         for column in included:
             for part in column.parts:
-                if number := pack_number(part.place, self._shared):
-                    value_places[part.values] = number, part.place.offset
-        layout = self._write_file(shard_set, entries, columns, included, value_places, counts)
+                if number := pack_number(part.location, self._shared):
+                    value_offsets[part.values] = number, part.location.offset
+        layout = self._write_file(shard_set, entries, columns, included, value_offsets, counts)
         copy_seconds = time.perf_counter() - start
         packs: tuple[BoundPack | NewPack, ...] = (*self._shared, *new_packs)
         routing, shards = _read_back(self._store, self._file.path, layout.file_size, self._plan, packs)
@@ -221,17 +221,17 @@ class Assembly:
         sizes = (base.file_size or 0, *(pack.size for pack in base.packs)) if base else ()
         return min(MAX_PACK_BYTES, _GROWTH * sum(sizes))
 
-    def _is_shared(self, place: ObjectRange) -> bool:
-        return bool(pack_number(place, self._shared))
+    def _is_shared(self, location: ObjectRange) -> bool:
+        return bool(pack_number(location, self._shared))
 
     def _keep_packs_in_use(self, kept: Sequence[ObjectRange]) -> None:
         """Share those packs alone that something lies in: vectors that were to last may have been written again."""
-        paths = {place.path for place in kept}
+        paths = {location.path for location in kept}
         self._shared = tuple(pack for pack in self._shared if pack.path in paths)
-        self._shared_bytes = sum(place.length for place in kept if self._is_shared(place))
+        self._shared_bytes = sum(location.length for location in kept if self._is_shared(location))
 
     def _is_written(self, part: IncludedPart) -> bool:
-        return part.place.length > 0 and not self._is_shared(part.place)
+        return part.location.length > 0 and not self._is_shared(part.location)
 
     def _base_files(self) -> frozenset[str]:
         version = self._plan.base.bound if self._plan.base else None
@@ -241,13 +241,13 @@ class Assembly:
         """The version's own file, as far as its first blobs."""
         return plan_puffin([part.planned(self._plan) for part in parts])
 
-    def _place(self, source: ObjectRange, places: Mapping[ObjectRange, Place]) -> Place:
+    def _pack_offset(self, source: ObjectRange, offsets: Mapping[ObjectRange, PackOffset]) -> PackOffset:
         number = pack_number(source, self._shared)
-        return (number, source.offset) if number else places[source]
+        return (number, source.offset) if number else offsets[source]
 
-    def _entry(self, shard: ShardResult, places: Mapping[ObjectRange, Place]) -> ShardEntry:
+    def _entry(self, shard: ShardResult, offsets: Mapping[ObjectRange, PackOffset]) -> ShardEntry:
         moved = shard.stored.addresses
-        number, offset = self._place(shard.stored.blob, places)
+        number, offset = self._pack_offset(shard.stored.blob, offsets)
         return ShardEntry(
             count=shard.count,
             live_rows=shard.live_rows,
@@ -260,7 +260,7 @@ class Assembly:
             offset=offset if number else 0,
             addresses=AddressesEntry(moved.blob.length, moved.sha256) if moved else None,
             runs=tuple(
-                VectorRun(*self._place(run.place, places), run.place.length, run.count, run.sha256)
+                VectorRun(*self._pack_offset(run.location, offsets), run.location.length, run.count, run.sha256)
                 for run in shard.stored.runs
             ),
         )
@@ -271,10 +271,10 @@ class Assembly:
         entries: tuple[ShardEntry, ...],
         columns: Sequence[AttributeBlob],
         included: Sequence[IncludedColumn],
-        value_places: Mapping[Values, Place],
+        value_offsets: Mapping[Values, PackOffset],
         counts: Sequence[DistinctCount],
     ) -> PuffinLayout:
-        """`value_places`: those of the values of included columns in packs."""
+        """`value_offsets`: those of the values of included columns in packs."""
         plan = self._plan
         balls = _fitting(_centroids(plan, shard_set, self._storage))
         heads = self._heads(shard_set, entries, balls)
@@ -304,11 +304,11 @@ class Assembly:
         blobs += [planned_attributes(plan, column, len(data)) for column, data in zip(columns, values, strict=True)]
         before, inline = len(blobs), self._inline_values
         blobs += [planned_included_values(plan, blob) for blob in inline]
-        blobs += [planned_included(plan, included_blob(column, value_places)) for column in included]
+        blobs += [planned_included(plan, included_blob(column, value_offsets)) for column in included]
         layout = plan_puffin(blobs, {"created-by": CREATED_BY}, counts)
-        _, inline_places = new_places(inline, layout.footer.blobs[before : before + len(inline)], 0)
-        places = {**value_places, **inline_places}
-        tables = [included_codec.encode(included_blob(column, places)) for column in included]
+        _, inline_offsets = new_offsets(inline, layout.footer.blobs[before : before + len(inline)], 0)
+        offsets = {**value_offsets, **inline_offsets}
+        tables = [included_codec.encode(included_blob(column, offsets)) for column in included]
         bodies: list[Segments] = [part.sources for part in self._inline]
         bodies += [(blob,) for _, blob in moved]
         bodies += [(data,) for data in (*(data for _, data, _ in heads), *values)]

@@ -10,7 +10,7 @@ from typing import TypeVar
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.files.unread_columns import live_files_by_slot, unread_columns
 from icepuffin.ops.index.planning.version_plan import VersionPlan
-from icepuffin.ops.index.versions.version_reader import place_of, read_included_blob
+from icepuffin.ops.index.versions.version_reader import location_of, read_included_blob
 from icepuffin.ops.model import Action, FileSlot, ObjectRange, StorageConfig
 from icepuffin.ops.rows.attributes import is_by_name, reading_of
 from icepuffin.ops.storage import relative_to
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 Values = tuple[int, FileSlot]
 """(field id, file slot) of the values of one column in one file"""
-Place = tuple[int, int]
+PackOffset = tuple[int, int]
 """(number of the pack, or 0 for the version's own file; offset)"""
 
 
@@ -57,12 +57,12 @@ def kept_parts(plan: VersionPlan, storage: StorageConfig) -> dict[int, tuple[Inc
             continue
         parts = []
         for entry in blob.entries:
-            covered, place = base.routing.files[entry.slot], place_of(base.bound, entry)
+            covered, location = base.routing.files[entry.slot], location_of(base.bound, entry)
             file = live.get(covered.path) if covered.present else None
-            if file is None or file.path in added or entry.rows != file.record_count or not place.path:
+            if file is None or file.path in added or entry.rows != file.record_count or not location.path:
                 continue
             if entry.reading == reading_of(plan.column_schema, file, field_id, by_name=is_by_name(entry.reading)):
-                parts.append(IncludedPart(field_id, entry, place))
+                parts.append(IncludedPart(field_id, entry, location))
         kept[field_id] = tuple(parts)
     return kept
 
@@ -106,27 +106,27 @@ class ValuesBlob:
 
     @property
     def length(self) -> int:
-        return sum(part.place.length for part in self.parts)
+        return sum(part.location.length for part in self.parts)
 
     @property
     def sources(self) -> tuple[ObjectRange, ...]:
-        """The places of the values now, in order; those that follow each other in one object are one."""
+        """The locations of the values now, in order; those that follow each other in one object are one."""
         joined: list[ObjectRange] = []
         for part in self.parts:
-            place, last = part.place, joined[-1] if joined else None
-            if last is not None and (last.path, last.offset + last.length) == (place.path, place.offset):
-                joined[-1] = replace(last, length=last.length + place.length)
+            location, last = part.location, joined[-1] if joined else None
+            if last is not None and (last.path, last.offset + last.length) == (location.path, location.offset):
+                joined[-1] = replace(last, length=last.length + location.length)
             else:
-                joined.append(place)
+                joined.append(location)
         return tuple(joined)
 
-    def places(self, pack: int, offset: int) -> dict[Values, Place]:
-        """The places of the values, where the blob begins at `offset` of a pack, or of the version's own file."""
-        places = {}
+    def offsets(self, pack: int, offset: int) -> dict[Values, PackOffset]:
+        """The offsets of the values, where the blob begins at `offset` of a pack, or of the version's own file."""
+        offsets = {}
         for part in self.parts:
-            places[part.values] = pack, offset
-            offset += part.place.length
-        return places
+            offsets[part.values] = pack, offset
+            offset += part.location.length
+        return offsets
 
 
 P = TypeVar("P")
@@ -150,12 +150,12 @@ def values_blobs(columns: Sequence[IncludedColumn], is_written: Callable[[Includ
     return [
         ValuesBlob(column.field_id, parts)
         for column in columns
-        for parts in blob_groups(filter(is_written, column.parts), lambda part: part.place.length, MAX_BLOB_BYTES)
+        for parts in blob_groups(filter(is_written, column.parts), lambda part: part.location.length, MAX_BLOB_BYTES)
     ]
 
 
-def included_blob(column: IncludedColumn, places: Mapping[Values, Place]) -> IncludedBlob:
-    """The blob of a column whose values lie at `places`. Its length does not depend on these."""
+def included_blob(column: IncludedColumn, offsets: Mapping[Values, PackOffset]) -> IncludedBlob:
+    """The blob of a column whose values lie at `offsets`. Its length does not depend on these."""
     return IncludedBlob(
-        column.field_id, tuple(part.entry.moved(*places.get(part.values, (0, 0))) for part in column.parts)
+        column.field_id, tuple(part.entry.moved(*offsets.get(part.values, (0, 0))) for part in column.parts)
     )

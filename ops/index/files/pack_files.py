@@ -8,7 +8,7 @@ from itertools import pairwise
 from icepuffin.ops.binding.derived_snapshots import NewPack
 from icepuffin.ops.index.errors import CoverageError
 from icepuffin.ops.index.files.background_file import BackgroundFile, Segments
-from icepuffin.ops.index.files.included_blobs import Place, Values, ValuesBlob
+from icepuffin.ops.index.files.included_blobs import PackOffset, Values, ValuesBlob
 from icepuffin.ops.index.files.planned_blobs import ShardPart, planned_included_values
 from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.versions.index_packs import divided
@@ -35,27 +35,27 @@ class PackFiles:
 
     def finish(
         self, blobs: Sequence[PackedBlob], number: int, counts: Sequence[DistinctCount]
-    ) -> tuple[tuple[NewPack, ...], dict[ObjectRange, Place], dict[Values, Place]]:
-        """(the packs, places in them of parts of shards, places of values). Raises CoverageError, StorageError.
+    ) -> tuple[tuple[NewPack, ...], dict[ObjectRange, PackOffset], dict[Values, PackOffset]]:
+        """(the packs, offsets in them of parts of shards, offsets of values). Raises CoverageError, StorageError.
 
         `blobs`: all, those of `begin` included. `number`: of the first pack. `counts`: NDVs for planners.
         """
         packs: list[NewPack] = []
-        places: dict[ObjectRange, Place] = {}
-        value_places: dict[Values, Place] = {}
-        for place, group in enumerate(divided(blobs)):
-            file = self._files[place] if place < len(self._files) else self._add_file()
+        offsets: dict[ObjectRange, PackOffset] = {}
+        value_offsets: dict[Values, PackOffset] = {}
+        for index, group in enumerate(divided(blobs)):
+            file = self._files[index] if index < len(self._files) else self._add_file()
             layout = self._layout(group, counts)
             file.finish([*blob_bodies(layout, group), (layout.tail,)])
             if PuffinReader(self._store.source(file.path)).footer != layout.footer:
                 raise unlike_written(file.path)
             packs.append(NewPack(file.path, layout.file_size, layout.footer_size))
-            part_places, own_values = new_places(group, layout.footer.blobs, number + place)
-            places |= part_places
-            value_places |= own_values
+            part_offsets, own_values = new_offsets(group, layout.footer.blobs, number + index)
+            offsets |= part_offsets
+            value_offsets |= own_values
         if packs:
             reached(RunStep.PACKED)
-        return tuple(packs), places, value_places
+        return tuple(packs), offsets, value_offsets
 
     def leave(self, *, failed: bool) -> None:
         """Stop writing; where the work `failed`, no file stays."""
@@ -79,31 +79,31 @@ def blob_bodies(layout: PuffinLayout, blobs: Sequence[PackedBlob]) -> list[Segme
     piece, of the first of the two: S3 takes an object of 10,000 pieces at most.
     """
     bodies: list[Segments] = [(gap, *blob.sources) for gap, blob in zip(layout.gaps, blobs, strict=False)]
-    for place, (part, following) in enumerate(pairwise(blobs)):
+    for index, (part, following) in enumerate(pairwise(blobs)):
         if not isinstance(part, ShardPart) or not isinstance(following, ShardPart):
             continue
         if following.shard is part.shard and not part.runs:
-            blob, gap, vectors = part.sources[-1], layout.gaps[place + 1], following.sources[0]
+            blob, gap, vectors = part.sources[-1], layout.gaps[index + 1], following.sources[0]
             if (vectors.path, vectors.offset) == (blob.path, blob.offset + blob.length + len(gap)):
                 length = blob.length + len(gap) + vectors.length
-                bodies[place : place + 2] = (layout.gaps[place], replace(blob, length=length)), following.sources[1:]
+                bodies[index : index + 2] = (layout.gaps[index], replace(blob, length=length)), following.sources[1:]
     return bodies
 
 
-def new_places(
+def new_offsets(
     blobs: Sequence[PackedBlob], stored: Sequence[BlobMetadata], number: int
-) -> tuple[dict[ObjectRange, Place], dict[Values, Place]]:
-    """(places of all sources of parts of shards, places of values), of blobs that are stored in a pack, or in the
+) -> tuple[dict[ObjectRange, PackOffset], dict[Values, PackOffset]]:
+    """(offsets of all sources of parts of shards, offsets of values), of blobs that are stored in a pack, or in the
     version's own file.
     """
-    places: dict[ObjectRange, Place] = {}
-    values: dict[Values, Place] = {}
+    offsets: dict[ObjectRange, PackOffset] = {}
+    values: dict[Values, PackOffset] = {}
     for blob, entry in zip(blobs, stored, strict=True):
         if isinstance(blob, ShardPart):
-            places |= blob.places(number, entry.offset)
+            offsets |= blob.offsets(number, entry.offset)
         else:
-            values |= blob.places(number, entry.offset)
-    return places, values
+            values |= blob.offsets(number, entry.offset)
+    return offsets, values
 
 
 def unlike_written(path: str) -> CoverageError:

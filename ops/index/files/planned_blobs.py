@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from icepuffin.ops.index.files.included_blobs import Place, ValuesBlob, blob_groups
+from icepuffin.ops.index.files.included_blobs import PackOffset, ValuesBlob, blob_groups
 from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.versions.version_reader import BYTES_BY_PACK, RECALL_CURVE
 from icepuffin.ops.model import ObjectRange, StoredRun
@@ -47,7 +47,7 @@ def planned_attributes(plan: VersionPlan, column: AttributeBlob, length: int) ->
 
 
 def planned_included(plan: VersionPlan, blob: IncludedBlob) -> PlannedBlob:
-    """The places of the values of an included column. Neither length nor properties depend on their offsets."""
+    """The locations of the values of an included column. Neither length nor properties depend on their offsets."""
     properties = {
         "files": str(len(blob.entries)),
         "files_left_out": str(sum(bool(entry.left_out) for entry in blob.entries)),
@@ -109,8 +109,8 @@ class ShardPart:
 
     @property
     def sources(self) -> tuple[ObjectRange, ...]:
-        """The places of its bytes now, in order."""
-        return tuple(run.place for run in self.runs) or (self.shard.stored.blob,)
+        """The locations of its bytes now, in order."""
+        return tuple(run.location for run in self.runs) or (self.shard.stored.blob,)
 
     @property
     def length(self) -> int:
@@ -120,18 +120,18 @@ class ShardPart:
         """The blob that it is to be."""
         return planned_vectors(plan, self.shard, self.length) if self.runs else planned_shard(plan, self.shard)
 
-    def places(self, number: int, offset: int) -> dict[ObjectRange, Place]:
-        """The new place of each of its sources, where it begins at `offset` of a pack, or of the version's own file."""
-        places = {}
+    def offsets(self, number: int, offset: int) -> dict[ObjectRange, PackOffset]:
+        """The new offset of each of its sources, where it begins at `offset` of a pack, or of the own file."""
+        offsets = {}
         for source in self.sources:
-            places[source] = number, offset
+            offsets[source] = number, offset
             offset += source.length
-        return places
+        return offsets
 
 
 def shard_ranges(shard: ShardResult) -> tuple[ObjectRange, ...]:
-    """The places of a shard and of its vectors now; without its addresses."""
-    return shard.stored.blob, *(run.place for run in shard.stored.runs)
+    """The locations of a shard and of its vectors now; without its addresses."""
+    return shard.stored.blob, *(run.location for run in shard.stored.runs)
 
 
 def written_parts(shards: Iterable[ShardResult], is_shared: Callable[[ObjectRange], bool]) -> list[ShardPart]:
@@ -142,6 +142,6 @@ def written_parts(shards: Iterable[ShardResult], is_shared: Callable[[ObjectRang
 def _parts(shard: ShardResult, is_shared: Callable[[ObjectRange], bool]) -> Iterator[ShardPart]:
     if not is_shared(shard.stored.blob):
         yield ShardPart(shard)
-    written = (run for run in shard.stored.runs if not is_shared(run.place))
-    for runs in blob_groups(written, lambda run: run.place.length, MAX_BLOB_BYTES):
+    written = (run for run in shard.stored.runs if not is_shared(run.location))
+    for runs in blob_groups(written, lambda run: run.location.length, MAX_BLOB_BYTES):
         yield ShardPart(shard, runs)

@@ -252,7 +252,7 @@ def sample_new_rows(
 
     new = [file for file in files if file.record_count]
     rng = np.random.default_rng(len(new))
-    drawn = [(*_sample(new[place], rng, schema, field_id, storage), weight) for place, weight in _chosen(new, rng)]
+    drawn = [(*_sample(new[index], rng, schema, field_id, storage), weight) for index, weight in _chosen(new, rng)]
     rows = sum(weight for _, count, weight in drawn if count)
     samples = [(hashes, len(hashes) / count * weight) for hashes, count, weight in drawn if len(hashes)]
     if not samples:
@@ -274,12 +274,12 @@ def sample_new_rows(
 
 
 def _chosen(files: Sequence[LiveFile], rng: np.random.Generator) -> list[tuple[int, int]]:
-    """(place, weight) of the files in a sample: a large file stands for more rows than a small one."""
+    """(index, weight) of the files in a sample: a large file stands for more rows than a small one."""
     counts = [file.record_count for file in files]
     if len(files) <= _FILES:
         return list(enumerate(counts))
-    places = (np.arange(_FILES) + rng.random()) / _FILES * sum(counts)  # each file as likely as it has rows
-    chosen, times = np.unique(np.searchsorted(np.cumsum(counts), places, side="right"), return_counts=True)
+    drawn = (np.arange(_FILES) + rng.random()) / _FILES * sum(counts)  # each file as likely as it has rows
+    chosen, times = np.unique(np.searchsorted(np.cumsum(counts), drawn, side="right"), return_counts=True)
     return list(zip(chosen.tolist(), times.tolist(), strict=True))
 
 

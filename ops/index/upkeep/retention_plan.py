@@ -103,7 +103,7 @@ def _newest_untagged(table: Table, all_versions: Sequence[DerivedVersion]) -> Sn
     """The version that counts as the newest where the index tag is missing."""
     snapshot_ids = snapshots_by_id(table.metadata)
     with_base = [version for version in all_versions if version.base_snapshot_id in snapshot_ids]
-    return max(with_base, key=_place).index_snapshot_id if with_base else None
+    return max(with_base, key=_order).index_snapshot_id if with_base else None
 
 
 def retention_of_dropped(table: Table, defined: Collection[str]) -> Iterator[tuple[str, RetentionPolicy]]:
@@ -128,7 +128,7 @@ def _reasons_to_expire(
     snapshot_ids = snapshots_by_id(table.metadata)
     snapshots_before: set[SnapshotId] = set()
     counted = 1 if newest is not None else 0
-    for version in sorted(all_versions, key=_place, reverse=True):
+    for version in sorted(all_versions, key=_order, reverse=True):
         base, age = version.base_snapshot_id, (now - version.timestamp_ms) / _DAY_MS
         is_of_dropped = bool(distances) and not version.may_have(distances)
         repeated = base in snapshots_before
@@ -158,7 +158,7 @@ def _reasons_to_expire(
         yield version, reason
 
 
-def _place(version: DerivedVersion) -> tuple[int, int, int]:
+def _order(version: DerivedVersion) -> tuple[int, int, int]:
     """Sort key: by data snapshot, then by the time of publication."""
     return version.base_sequence_number, version.sequence_number, version.timestamp_ms
 

@@ -8,7 +8,7 @@ import numpy as np
 from pyiceberg.schema import Schema
 
 from icepuffin.ops.binding.bound_versions import DerivedVersion
-from icepuffin.ops.index.versions.version_reader import place_of
+from icepuffin.ops.index.versions.version_reader import location_of
 from icepuffin.ops.model import FileSlot, LiveFile
 from icepuffin.ops.rows.attributes import is_by_name, reading_of
 from icepuffin.ops.tasks.attribute_task import AttributesTask, ColumnsOfFile, read_attributes
@@ -76,8 +76,8 @@ def included_faults(
         for entry in blob.entries:
             if entry.left_out:
                 continue
-            part = IncludedPart(blob.field_id, entry, place_of(version, entry))
-            if not part.place.path:
+            part = IncludedPart(blob.field_id, entry, location_of(version, entry))
+            if not part.location.path:
                 yield f"column {blob.field_id}: the pack of the values of file slot {entry.slot} is gone"
                 continue
             file = files.get(FileSlot(entry.slot))

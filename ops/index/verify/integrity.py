@@ -132,7 +132,7 @@ def check_integrity(run: RunContext, version: DerivedVersion) -> Integrity:
         stored = stored_shards(version.puffin_path, blobs, expected, version.packs, source.size())
         if expected.base_snapshot_id != version.base_snapshot_id:
             faults.append(f"made for snapshot {expected.base_snapshot_id}, bound to {version.base_snapshot_id}")
-        shards, read = len(stored), sum(place.length for place in stored)
+        shards, read = len(stored), sum(shard.length for shard in stored)
         nodes, drawn, broken = _read_shards(stored, expected, run.storage)
         faults += broken
         if not faults:
@@ -176,24 +176,24 @@ def _read_shards(
     """(tally of all live nodes, addresses of some nodes of each shard, faults). Raises LaterFormatError."""
     files = len(expected.files)
     nodes, drawn, faults = Tally.empty(files), [], []
-    for number, (place, entry) in enumerate(zip(stored, expected.shards, strict=True)):
+    for number, (shard, entry) in enumerate(zip(stored, expected.shards, strict=True)):
         try:
-            decoded = _decoded(place, entry, storage)
+            decoded = _decoded(shard, entry, storage)
             nodes = Tally.joined([nodes, _nodes_of(decoded, entry, files)], files)
             drawn.append(draw_nodes(decoded, entry.tombstones, seed=number))
         except LaterFormatError:
             raise
         except PuffinError as error:
-            faults.append(f"shard {number} at {place.blob.offset}: {error}")
+            faults.append(f"shard {number} at {shard.blob.offset}: {error}")
     return nodes, drawn, faults
 
 
-def _decoded(place: StoredShard, entry: routing_blob.ShardEntry, storage: StorageConfig) -> Shard:
+def _decoded(shard: StoredShard, entry: routing_blob.ShardEntry, storage: StorageConfig) -> Shard:
     """Raises PuffinError where a shard is not what the routing blob says."""
-    data = open_storage(place.path, storage).read_range(place.path, place.blob.offset, place.blob.length)
+    data = open_storage(shard.path, storage).read_range(shard.path, shard.blob.offset, shard.blob.length)
     if hashlib.sha256(data).digest() != entry.sha256:
         raise ChecksumError("the bytes are not those that were published")
-    decoded = open_shard(place, storage, blob=BytesSource(data)).read()
+    decoded = open_shard(shard, storage, blob=BytesSource(data)).read()
     if decoded.count != entry.count:
         raise BadBlobError("the node count is not the routing blob's")
     if decoded.cells is not None and decoded.vectors is not None:
@@ -368,10 +368,10 @@ def vectors_of(
     """
     slots, positions = rows_at(addresses)
     out = np.empty((len(addresses), column.dims), np.float32)
-    for slot, places in by_file(slots):
+    for slot, chosen in by_file(slots):
         file = files[FileSlot(slot)]
-        store, at = open_storage(file.path, column.storage), positions[places]
+        store, at = open_storage(file.path, column.storage), positions[chosen]
         rows = take_rows(store, file, column.schema, [column.field_id], at)
         raw = column.vectors_at(rows.column(0).combine_chunks(), at, file)
-        out[places] = prepared(raw, at, file, column.metric)
+        out[chosen] = prepared(raw, at, file, column.metric)
     return out

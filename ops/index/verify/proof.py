@@ -180,9 +180,11 @@ def _self_search(
     vectors = np.concatenate([part.vectors for part in rows]) if chosen else np.empty((0, 0), np.float32)
     tasks = []
     for shard_id in chosen:
-        places = np.flatnonzero(shard_ids == shard_id)
+        of_shard = np.flatnonzero(shard_ids == shard_id)
         tombstones = deletion_vector_blob.encode(file.routing.shards[shard_id].tombstones)
-        tasks.append(SelfSearchTask(file.shards[shard_id], tombstones, addresses[places], vectors[places], run.storage))
+        tasks.append(
+            SelfSearchTask(file.shards[shard_id], tombstones, addresses[of_shard], vectors[of_shard], run.storage)
+        )
     return search_shards(tasks, run.runner), chosen
 
 

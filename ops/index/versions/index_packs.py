@@ -70,8 +70,8 @@ def packs_to_share(version: DerivedVersion, kept: Iterable[ObjectRange]) -> tupl
     They are used by half, all together. So vectors stay beside graphs that were written again since.
     """
     used_bytes = Counter[str]()
-    for place in kept:
-        used_bytes[place.path] += place.length
+    for location in kept:
+        used_bytes[location.path] += location.length
     in_use = [pack for pack in version.packs if pack.is_kept and used_bytes[pack.path]]
     shared = sorted(in_use, key=lambda pack: used_bytes[pack.path] / pack.size)  # sorts are stable
     while sum(used_bytes[pack.path] for pack in shared) < _MIN_USE * sum(pack.size for pack in shared):
@@ -85,7 +85,7 @@ def packs_to_share(version: DerivedVersion, kept: Iterable[ObjectRange]) -> tupl
     return tuple(pack for pack in version.packs if pack in shared)
 
 
-def pack_number(place: ObjectRange, packs: Sequence[BoundPack]) -> int:
+def pack_number(location: ObjectRange, packs: Sequence[BoundPack]) -> int:
     """Number, from 1, of the pack among `packs` that bytes lie in; 0 where they lie in none."""
     paths = [pack.path for pack in packs]
-    return paths.index(place.path) + 1 if place.path in paths else 0
+    return paths.index(location.path) + 1 if location.path in paths else 0

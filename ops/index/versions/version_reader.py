@@ -88,7 +88,7 @@ class OpenVersion:
     attributes: Mapping[int, BlobMetadata] = field(default_factory=dict, repr=False)
     """Blobs of the columns for conditions, by field id"""
     included: Mapping[int, BlobMetadata] = field(default_factory=dict, repr=False)
-    """Blobs with the places of the values of included columns, by field id"""
+    """Blobs with the locations of the values of included columns, by field id"""
     added_by: Mapping[str, SnapshotId] = field(default_factory=dict, repr=False)
     """Snapshot that added each file, by relative path, for a snapshot without a sequence number (format v1)"""
 
@@ -285,7 +285,7 @@ def stored_shards(
     sizes = {0: file_size} | {number: pack.size for number, pack in enumerate(packs, 1)}
     paths = {0: path} | {number: pack.path for number, pack in enumerate(packs, 1)}
 
-    def place(number: int, part: ShardEntry | VectorRun) -> ObjectRange:
+    def located(number: int, part: ShardEntry | VectorRun) -> ObjectRange:
         """Where a shard, or some of its vectors, lie in a file of known name and size. Raises NotAnIndexError."""
         if not paths[part.pack]:
             raise NotAnIndexError(f"{path}: the pack of shard {number} is gone, since its snapshot has expired")
@@ -295,9 +295,9 @@ def stored_shards(
 
     shards = []
     for number, entry in enumerate(routing.shards):
-        blob = place(number, entry) if entry.pack else next(own)
+        blob = located(number, entry) if entry.pack else next(own)
         addresses = None if entry.addresses is None else StoredAddresses(next(moved), entry.addresses.sha256)
-        runs = tuple(StoredRun(place(number, run), run.count, run.sha256) for run in entry.runs)
+        runs = tuple(StoredRun(located(number, run), run.count, run.sha256) for run in entry.runs)
         shards.append(StoredShard(blob, addresses, runs))
     return tuple(shards)
 
@@ -336,7 +336,7 @@ def read_attribute_blob(version: OpenVersion, field_id: int, storage: StorageCon
 
 
 def read_included_blob(version: OpenVersion, field_id: int, storage: StorageConfig) -> IncludedBlob:
-    """Read the places of the values of one included column. Raises StorageError, PuffinError."""
+    """Read the locations of the values of one included column. Raises StorageError, PuffinError."""
     path = version.bound.puffin_path
     reader = PuffinReader(open_storage(path, storage).source(path))
     return included_of(reader, version.included[field_id], version.bound, version.routing, version.file_size)
@@ -345,7 +345,7 @@ def read_included_blob(version: OpenVersion, field_id: int, storage: StorageConf
 def included_of(
     reader: PuffinReader, blob: BlobMetadata, version: DerivedVersion, routing: Routing, file_size: int
 ) -> IncludedBlob:
-    """The places in a blob of an included column: each within the version's own file, or one of its packs.
+    """The locations in a blob of an included column: each within the version's own file, or one of its packs.
 
     Raises StorageError, PuffinError.
     """
@@ -364,7 +364,7 @@ def included_of(
     return column
 
 
-def place_of(version: DerivedVersion, entry: IncludedEntry) -> ObjectRange:
+def location_of(version: DerivedVersion, entry: IncludedEntry) -> ObjectRange:
     """Where the values of an entry lie. The path is empty where their pack is gone, since its snapshot has expired."""
     path = version.packs[entry.pack - 1].path if entry.pack else version.puffin_path
     return ObjectRange(path, entry.offset, entry.length)

@@ -62,7 +62,7 @@ class FileShare:
 
 @dataclass
 class FilesRead:
-    """The number of data files that one search has read, by place."""
+    """The number of data files that one search has read, by where."""
 
     here: int = 0
     by_tasks: int = 0
@@ -171,7 +171,7 @@ class FileScans:
         return positions, f"by the data files, which {plural(len(shares), 'task')} read"
 
     def where(self, read: FilesRead) -> str:
-        """Place where a search has read data files, in words."""
+        """Where a search has read data files, in words."""
         if self._choice.runner is None:
             in_memory = f", but {read.in_memory:,} whose rows are in memory" if read.in_memory else ""
             return f"the data files in reach are read here{in_memory}"

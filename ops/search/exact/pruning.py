@@ -58,7 +58,7 @@ class FileBalls:
     codes: CodedBounds | None = field(init=False)
     """Codes of the centres; None where they have none, or are few"""
     starts: I64 = field(init=False)
-    """int64[files with a ball]: place of the first ball of each"""
+    """int64[files with a ball]: index of the first ball of each"""
 
     def __post_init__(self) -> None:
         order = np.argsort(self.numbers, kind="stable")
@@ -103,9 +103,9 @@ class FileBalls:
         By codes: `refined` gives a bound that is somewhat higher.
         """
         nearest = np.zeros((len(queries), self.files))
-        for place, query in enumerate(queries if len(self.starts) else ()):
+        for row, query in enumerate(queries if len(self.starts) else ()):
             gaps = np.minimum.reduceat(self._least_gaps(query), self.starts)
-            nearest[place, self.numbers[self.starts]] = _reported(gaps, self.metric)
+            nearest[row, self.numbers[self.starts]] = _reported(gaps, self.metric)
         return nearest
 
     def refined(self, queries: F64, number: FileNumber) -> F64:
@@ -130,14 +130,14 @@ class FileBalls:
         balls = np.flatnonzero(files[self.numbers])
         starts = np.flatnonzero(np.diff(self.numbers[balls], prepend=-1))
         nearest, margins = np.full(len(queries), np.inf), np.full(len(starts), np.inf)
-        for place, query in enumerate(queries if len(balls) else ()):
+        for row, query in enumerate(queries if len(balls) else ()):
             gaps = self._least_gaps(query)[balls]
             first = self._gaps(query, balls[[gaps.argmin()]])
-            doubtful = np.flatnonzero((gaps <= first) | (_reported(gaps, self.metric) <= last[place]))
+            doubtful = np.flatnonzero((gaps <= first) | (_reported(gaps, self.metric) <= last[row]))
             gaps[doubtful] = self._gaps(query, balls[doubtful])
-            nearest[place] = gaps.min()  # no other than those `<= first` can be nearer
+            nearest[row] = gaps.min()  # no other than those `<= first` can be nearer
             bounds = _reported(np.minimum.reduceat(gaps, starts), self.metric)
-            margins = np.minimum(margins, bounds - last[place])
+            margins = np.minimum(margins, bounds - last[row])
         return _reported(nearest, self.metric), margins
 
     def _least_gaps(self, query: F64) -> F64:

@@ -105,9 +105,9 @@ class CachedRows:
         live = self._live(matches)
         if self.coded is not None and len(queries) < FEW_QUERIES and k <= _MAX_BY_CODES:
             addresses, distances = np.full((len(queries), k), -1, np.int64), np.full((len(queries), k), np.inf)
-            for place, query in enumerate(queries):
+            for number, query in enumerate(queries):
                 rows, own = self._nearest_by_codes(self.coded, query, k, live)
-                addresses[place, : len(rows)], distances[place, : len(rows)] = self.addresses[rows], own
+                addresses[number, : len(rows)], distances[number, : len(rows)] = self.addresses[rows], own
         else:
             top = ExactTopK(queries, k, self.metric)
             chosen = None if live.count() == self.count else live.indices()
@@ -136,26 +136,26 @@ class CachedRows:
             return self._every
         live = self._matching.get(matches)
         if live is None:
-            live = self._matching[matches] = self._bitmap(self._places(matches))
+            live = self._matching[matches] = self._bitmap(self._rows_of(matches))
         return live
 
-    def _places(self, matches: Matches) -> I64:
-        """Places of the rows that match, ascending."""
+    def _rows_of(self, matches: Matches) -> I64:
+        """Numbers of the rows that match, ascending."""
         of_files = ((number, matches.positions.get(number)) for number in sorted(self.files))
         parts = [addresses_of(number, rows) for number, rows in of_files if rows is not None]
         addresses = np.concatenate([np.empty(0, np.int64), *parts])
-        places = np.searchsorted(self.addresses, addresses)
-        is_here = places < self.count
-        is_here[is_here] = self.addresses[places[is_here]] == addresses[is_here]  # others have no vector
-        return places[is_here]
+        numbers = np.searchsorted(self.addresses, addresses)
+        is_here = numbers < self.count
+        is_here[is_here] = self.addresses[numbers[is_here]] == addresses[is_here]  # others have no vector
+        return numbers[is_here]
 
     @cached_property
     def _every(self) -> Bitmap:
         return self._bitmap(np.arange(self.count))
 
-    def _bitmap(self, places: I64) -> Bitmap:
+    def _bitmap(self, rows: I64) -> Bitmap:
         """Some rows, ascending, as numbers: every search goes through them in order."""
-        return Bitmap.of_few(places.astype(np.uint32), self.count)
+        return Bitmap.of_few(rows.astype(np.uint32), self.count)
 
     def _nearest_by_codes(self, coded: CodedVectors, query: F64, k: int, live: Bitmap) -> tuple[I64, F64]:
         """(the k nearest rows int64[n], n <= k, distances f64[n]) in order, ties by row."""
@@ -218,7 +218,7 @@ class TailAccess:
     rows: CachedRows | None
     """The rows in memory; None where the search is to scan the data files"""
     how: str
-    """Place of the tail, and the reason, in words"""
+    """Where the tail is read, and the reason, in words"""
     was_read: bool = False
     """Whether this search read the rows into memory"""
 

@@ -205,16 +205,16 @@ class ColdShards:
     def _read_directories(self, shards: Sequence[int], reads: ColdReads) -> None:
         """Read heads, directories and new addresses of the shards that have not been read yet."""
         missing = [shard for shard in shards if shard not in self._shards]
-        places: list[ObjectRange] = []
+        ranges: list[ObjectRange] = []
         for shard in missing:
             stored = self._opened.shards[shard]
             head = start_of_sections(MAX_SECTIONS)
             blob, tail = stored.blob, min(stored.blob.length, self._directory_bytes(shard))
-            places.append(ObjectRange(blob.path, blob.offset, min(head, blob.length)))
-            places.append(ObjectRange(blob.path, blob.offset + blob.length - tail, tail))
+            ranges.append(ObjectRange(blob.path, blob.offset, min(head, blob.length)))
+            ranges.append(ObjectRange(blob.path, blob.offset + blob.length - tail, tail))
             if stored.addresses and stored.addresses.blob.length <= _ADDRESSES_BYTES:
-                places.append(stored.addresses.blob)
-        parts = iter(self._read(places, reads))
+                ranges.append(stored.addresses.blob)
+        parts = iter(self._read(ranges, reads))
         ends = {}
         for shard in missing:
             head_bytes, tail_bytes, moved = next(parts), next(parts), self._opened.shards[shard].addresses
@@ -265,19 +265,19 @@ class ColdShards:
             start, end = end, end if enough else min(len(cells), 2 * end)
         joined = _joined(parts)
         bits = max(self._cold_shard(shard).directory.bits for shard in shards)
-        places = nearest_first(joined.rows, count, bits)
-        return _Chosen(joined.shards[places], joined.numbers[places], joined.rows.at_places(places))
+        nearest = nearest_first(joined.rows, count, bits)
+        return _Chosen(joined.shards[nearest], joined.numbers[nearest], joined.rows.take(nearest))
 
     def _read_cells(self, owners: I64, cells: I64, search: _Search) -> None:
         """Read those of some cells that this search has not read yet."""
         pairs = zip(owners.tolist(), cells.tolist(), strict=True)
         missing = [pair for pair in pairs if pair not in search.cells]
-        places = []
+        ranges = []
         for shard, cell in missing:
             cold_shard, blob = self._cold_shard(shard), self._opened.shards[shard].blob
             start = blob.offset + cold_shard.offset + int(cold_shard.directory.offsets[cell])
-            places.append(ObjectRange(blob.path, start, int(cold_shard.directory.lengths[cell])))
-        search.cells.update(zip(missing, self._read(places, search.reads), strict=True))
+            ranges.append(ObjectRange(blob.path, start, int(cold_shard.directory.lengths[cell])))
+        search.cells.update(zip(missing, self._read(ranges, search.reads), strict=True))
 
     def _live_rows(self, shard: int, cell: int, query: F64, search: _Search) -> _Chosen:
         """The live rows of a cell that was read."""
@@ -288,7 +288,7 @@ class ColdShards:
             rows = rows.moved(*cold_shard.addresses)
         numbers = self._masker.live_numbers(ShardId(shard), rows.nodes, rows.file_slots, rows.row_positions)
         live = np.flatnonzero(numbers >= 0)
-        return _Chosen(np.full(len(live), shard), numbers[live], rows.at_places(live))
+        return _Chosen(np.full(len(live), shard), numbers[live], rows.take(live))
 
     def _compared(self, queries: F64, chosen: Sequence[_Chosen], count: int, reads: ColdReads) -> Candidates:
         """The nearest `count` of the chosen rows of each query, by the vectors of the shards where they hold some."""
@@ -301,21 +301,21 @@ class ColdShards:
         width = max(count, *(len(own.numbers) for own in chosen))
         files, positions = (np.full((len(queries), width), -1, np.int64) for _ in range(2))
         table = np.full((len(queries), width), np.inf)
-        for place, (own, values) in enumerate(zip(chosen, distances, strict=True)):
+        for query, (own, values) in enumerate(zip(chosen, distances, strict=True)):
             filled = slice(0, len(values))
-            files[place, filled], positions[place, filled] = own.numbers, own.rows.row_positions
-            table[place, filled] = values
+            files[query, filled], positions[query, filled] = own.numbers, own.rows.row_positions
+            table[query, filled] = values
         return Candidates(files, positions, table).ordered(count)
 
     def _exact(self, queries: F64, chosen: Sequence[_Chosen], reads: ColdReads) -> list[F64]:
         """f64[n] of each query: distances of its rows by vectors, which must be what the codes stand for."""
-        places = [
-            self._vector_place(shard, node)
+        ranges = [
+            self._vector_range(shard, node)
             for own in chosen
             for shard, node in zip(own.shards.tolist(), own.rows.nodes.tolist(), strict=True)
         ]
         dtype = np.dtype("<f4" if self._opened.definition.vectors == "f32" else "<f2")
-        parts = iter(self._read(places, reads))
+        parts = iter(self._read(ranges, reads))
         out = []
         for number, own in enumerate(chosen):
             data = b"".join(next(parts) for _ in range(len(own.numbers)))
@@ -327,7 +327,7 @@ class ColdShards:
             out.append(pair_distances(queries[number : number + 1], vectors, np.zeros_like(every), every, metric))
         return out
 
-    def _vector_place(self, shard: int, node: int) -> ObjectRange:
+    def _vector_range(self, shard: int, node: int) -> ObjectRange:
         """Where the vector of a node lies, apart from the shard's blob. Raises BadBlobError where there is none."""
         for run in self._opened.shards[shard].runs:
             if node < run.count:
@@ -335,11 +335,11 @@ class ColdShards:
             node -= run.count
         raise BadBlobError(f"shard {shard} does not have the vectors of all of its nodes")
 
-    def _read(self, places: Sequence[ObjectRange], reads: ColdReads) -> list[bytes]:
-        """The bytes of all places, by one round of requests; neighbouring ones by one request."""
+    def _read(self, ranges: Sequence[ObjectRange], reads: ColdReads) -> list[bytes]:
+        """The bytes of all ranges, by one round of requests; neighbouring ones by one request."""
         by_path: dict[str, list[ObjectRange]] = {}
-        for place in places:
-            by_path.setdefault(place.path, []).append(place)
+        for range_ in ranges:
+            by_path.setdefault(range_.path, []).append(range_)
         if not by_path:
             return []
         planned = {
@@ -354,7 +354,7 @@ class ColdShards:
 
         with ThreadPoolExecutor(len(planned)) as pool:
             data = dict(zip(planned, pool.map(read, planned), strict=True))
-        return [_cut(place, planned[place.path], data[place.path]) for place in places]
+        return [_cut(range_, planned[range_.path], data[range_.path]) for range_ in ranges]
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,13 +371,13 @@ class _Head:
         return BytesSource(self.data).read_range(offset, length)
 
 
-def _cut(place: ObjectRange, spans: Sequence[tuple[int, int]], data: Sequence[bytes]) -> bytes:
-    """One place out of the spans that were read of its object. Raises BadBlobError where the object ends before."""
-    number = int(np.searchsorted([offset for offset, _ in spans], place.offset, side="right")) - 1
-    start = place.offset - spans[number][0]
-    part = data[number][start : start + place.length]
-    if len(part) < place.length:
-        raise BadBlobError(f"{place.path} is cut off at {place.offset + len(part)}")
+def _cut(range_: ObjectRange, spans: Sequence[tuple[int, int]], data: Sequence[bytes]) -> bytes:
+    """One range out of the spans that were read of its object. Raises BadBlobError where the object ends before."""
+    number = int(np.searchsorted([offset for offset, _ in spans], range_.offset, side="right")) - 1
+    start = range_.offset - spans[number][0]
+    part = data[number][start : start + range_.length]
+    if len(part) < range_.length:
+        raise BadBlobError(f"{range_.path} is cut off at {range_.offset + len(part)}")
     return part
 
 

@@ -198,8 +198,8 @@ class ConjunctionSearch:
         """The names of the columns that have some lists."""
         with self._lock:
             columns = list(self._first_lists.items())
-        places = np.searchsorted([first for _, first in columns], lists, side="right") - 1
-        return [self._attributes.name(columns[place][0]) for place in np.unique(places).tolist()]
+        owners = np.searchsorted([first for _, first in columns], lists, side="right") - 1
+        return [self._attributes.name(columns[owner][0]) for owner in np.unique(owners).tolist()]
 
 
 def _of_queries(rows: CommonRows, ends: I64, limit: int) -> CommonRows:

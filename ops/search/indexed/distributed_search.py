@@ -162,8 +162,8 @@ class DistributedVersion:
         """The same as `scan.scan`, by tasks."""
         counts = [self.job.live.files[number].record_count for number in files]
         shares = [
-            SearchShare(files=tuple(files[place] for place in places))
-            for places in balanced(counts, max(1, self._runner.parallelism))
+            SearchShare(files=tuple(files[index] for index in group))
+            for group in balanced(counts, max(1, self._runner.parallelism))
         ]
         request = SearchRequest(k, None, matches, strict=False)
         nearest: list[Candidates] = []
@@ -191,16 +191,16 @@ class DistributedVersion:
         groups = balanced(counts.tolist(), max(1, self._runner.parallelism))
         tasks = [
             [
-                FileCandidates.from_positions(FileNumber(int(numbers[place])), positions[rows], query[rows], queries)
-                for place, rows in ((place, rows_by_file[place]) for place in group)
+                FileCandidates.from_positions(FileNumber(int(numbers[index])), positions[rows], query[rows], queries)
+                for index, rows in ((index, rows_by_file[index]) for index in group)
             ]
             for group in groups
         ]
         ranked = self._runner.run(partial(rank_candidates, self._serialized), tasks, label="rank candidates")
         exact = np.full(len(files), np.inf)
         for group, distances in zip(groups, ranked, strict=True):
-            for place, file_distances in zip(group, distances, strict=True):
-                exact[rows_by_file[place]] = file_distances
+            for index, file_distances in zip(group, distances, strict=True):
+                exact[rows_by_file[index]] = file_distances
         distances_of = np.full(candidates.files.shape, np.inf)
         distances_of[cell] = exact
         return Candidates(candidates.files, candidates.positions, distances_of).ordered(candidates.files.shape[1])
@@ -215,20 +215,20 @@ def _parts(queries: F64, candidates: int) -> list[slice]:
 
 
 def balanced(weights: Sequence[int], count: int) -> list[tuple[int, ...]]:
-    """Places of the weights in at most `count` groups of about equal weight: the heaviest first, to the lightest."""
+    """Indices of the weights in at most `count` groups of about equal weight: the heaviest first, to the lightest."""
     groups: list[list[int]] = [[] for _ in range(min(count, len(weights)))]
     loads = [0] * len(groups)
-    for place in sorted(range(len(weights)), key=lambda place: (-weights[place], place)):
+    for index in sorted(range(len(weights)), key=lambda index: (-weights[index], index)):
         lightest = loads.index(min(loads))
-        groups[lightest].append(place)
-        loads[lightest] += weights[place]
+        groups[lightest].append(index)
+        loads[lightest] += weights[index]
     return [tuple(sorted(group)) for group in groups]
 
 
 def balanced_shards(opened: OpenVersion, count: int) -> list[tuple[ShardId, ...]]:
     """The version's shards in at most `count` groups of about equal size."""
     groups = balanced([stored.length for stored in opened.shards], max(1, count))
-    return [tuple(ShardId(place) for place in group) for group in groups]
+    return [tuple(ShardId(index) for index in group) for group in groups]
 
 
 def together(answers: Sequence[SourceAnswer], candidates: Candidates) -> SourceAnswer:

@@ -50,26 +50,26 @@ class ShardsOnDemand(Sequence[MaskedShard]):
         self._uncounted = len(opened.shards)
         self._fetching: threading.Thread | None = None
         self._unfetched: set[int] = set()
-        """Places of shards that could not be fetched in the background"""
+        """Numbers of shards that could not be fetched in the background"""
 
-    def cold(self, places: Sequence[int]) -> list[int]:
-        """The places of shards that this process would have to read from the store, out of some; without shards that
+    def cold(self, numbers: Sequence[int]) -> list[int]:
+        """The numbers of shards that this process would have to read from the store, out of some; without shards that
         it could not read before.
         """
         return [
-            place
-            for place in places
-            if self._shards[place] is None
-            and place not in self._unfetched
-            and not self._masker.is_at_hand(ShardId(place))
+            number
+            for number in numbers
+            if self._shards[number] is None
+            and number not in self._unfetched
+            and not self._masker.is_at_hand(ShardId(number))
         ]
 
     def live_rows(self) -> I64:
         """int64[shards]: live nodes of each, as the routing blob says."""
         return np.array([entry.live_rows for entry in self._opened.routing.shards], np.int64)
 
-    def fetch_in_background(self, places: Sequence[int]) -> None:
-        """Load the shards at some places, one after the other, while searches go on; nothing where that is under way.
+    def fetch_in_background(self, numbers: Sequence[int]) -> None:
+        """Load the shards of some numbers, one after the other, while searches go on; nothing where that is under way.
 
         One that cannot be read is left to the next search that needs it, which reports that.
         """
@@ -77,17 +77,17 @@ class ShardsOnDemand(Sequence[MaskedShard]):
             if self._fetching is None or not self._fetching.is_alive():
                 # a process that ends does not wait for it: what it leaves unfinished in the cache is never found
                 self._fetching = threading.Thread(
-                    target=self._fetch, args=(places,), name="icepuffin-fetch", daemon=True
+                    target=self._fetch, args=(numbers,), name="icepuffin-fetch", daemon=True
                 )
                 self._fetching.start()
 
-    def _fetch(self, places: Sequence[int]) -> None:
-        for place in places:
+    def _fetch(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
             try:
-                self._loaded(place)
+                self._loaded(number)
             except IndexUnavailableError as error:
                 _log.warning("a shard could not be fetched in the background: %s", error)
-                self._unfetched.add(place)
+                self._unfetched.add(number)
             except RuntimeError as error:
                 # executors refuse new work before the main thread has stopped
                 if "shutdown" not in str(error) and threading.main_thread().is_alive():
@@ -98,48 +98,48 @@ class ShardsOnDemand(Sequence[MaskedShard]):
         return len(self._shards)
 
     @overload
-    def __getitem__(self, place: int) -> MaskedShard: ...
+    def __getitem__(self, number: int) -> MaskedShard: ...
     @overload
-    def __getitem__(self, place: slice) -> list[MaskedShard]: ...
+    def __getitem__(self, number: slice) -> list[MaskedShard]: ...
 
-    def __getitem__(self, place: int | slice) -> MaskedShard | list[MaskedShard]:
-        if isinstance(place, slice):
-            return self.take(range(len(self))[place])
-        return self._loaded(range(len(self))[place])
+    def __getitem__(self, number: int | slice) -> MaskedShard | list[MaskedShard]:
+        if isinstance(number, slice):
+            return self.take(range(len(self))[number])
+        return self._loaded(range(len(self))[number])
 
-    def take(self, places: Sequence[int], *, threads: int = 1) -> list[MaskedShard]:
-        """The shards at some places; those that are not loaded yet, side by side."""
-        missing = [place for place in places if self._shards[place] is None]
+    def take(self, numbers: Sequence[int], *, threads: int = 1) -> list[MaskedShard]:
+        """The shards of some numbers; those that are not loaded yet, side by side."""
+        missing = [number for number in numbers if self._shards[number] is None]
         if len(missing) > 1 and threads > 1:
             with ThreadPoolExecutor(min(threads, len(missing))) as pool:
                 list(pool.map(self._loaded, missing))
-        return [self._loaded(place) for place in places]
+        return [self._loaded(number) for number in numbers]
 
-    def _loaded(self, place: int) -> MaskedShard:
-        shard = self._shards[place]
+    def _loaded(self, number: int) -> MaskedShard:
+        shard = self._shards[number]
         if shard is not None and shard.is_complete:
             return shard
-        with self._locks[place]:
-            shard = self._shards[place]
+        with self._locks[number]:
+            shard = self._shards[number]
             if shard is not None:
-                self._shards[place] = shard = shard.completed()
+                self._shards[number] = shard = shard.completed()
             else:
                 try:
-                    shard = self._masker.read(ShardId(place), early=True)
-                    self._require_as_routed(place, shard)
-                    self._count(place, shard)
+                    shard = self._masker.read(ShardId(number), early=True)
+                    self._require_as_routed(number, shard)
+                    self._count(number, shard)
                 except (PuffinError, StorageError) as error:
-                    path = self._opened.shards[place].path
+                    path = self._opened.shards[number].path
                     raise IndexUnavailableError(f"{path} cannot be read: {error}") from error
             return shard
 
-    def _require_as_routed(self, place: int, shard: MaskedShard) -> None:
+    def _require_as_routed(self, number: int, shard: MaskedShard) -> None:
         """Raises BadBlobError where other nodes are live than the routing blob says, or its vectors are others."""
-        tombstones = self._opened.routing.shards[place].tombstones
+        tombstones = self._opened.routing.shards[number].tombstones
         if not np.array_equal(np.flatnonzero(~shard.is_live), tombstones) or shard.shard.rounded != self._rounded:
-            raise BadBlobError(f"shard {place} has other live rows than its routing blob says, or rounded vectors")
+            raise BadBlobError(f"shard {number} has other live rows than its routing blob says, or rounded vectors")
 
-    def _count(self, place: int, shard: MaskedShard) -> None:
+    def _count(self, number: int, shard: MaskedShard) -> None:
         """Keep a shard. With the last one all nodes are counted: raises BadBlobError where they do not cover the files
         that the routing blob says.
         """
@@ -147,7 +147,7 @@ class ShardsOnDemand(Sequence[MaskedShard]):
             nodes = self._nodes + self._masker.nodes_by_file((shard,))
             if self._uncounted == 1 and self._masker.covered(nodes) != self._covered:
                 raise BadBlobError("its shards cover other files than its routing blob says")
-            self._shards[place], self._nodes = shard, nodes
+            self._shards[number], self._nodes = shard, nodes
             self._uncounted -= 1
 
 
@@ -156,9 +156,9 @@ class LoadedShards(tuple[MaskedShard, ...]):
 
     __slots__ = ()
 
-    def take(self, places: Sequence[int], *, threads: int = 1) -> list[MaskedShard]:
-        """The shards at some places; see `ShardsOnDemand.take`."""
-        return [self[place] for place in places]
+    def take(self, numbers: Sequence[int], *, threads: int = 1) -> list[MaskedShard]:
+        """The shards of some numbers; see `ShardsOnDemand.take`."""
+        return [self[number] for number in numbers]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

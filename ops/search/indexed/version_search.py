@@ -144,13 +144,13 @@ def _walk(
     intervals: list[tuple[F64, F64]] = []
     work = []
     needed = None if probed is None else frozenset(np.flatnonzero(probed.any(axis=0)).tolist())
-    places = [place for place, number in enumerate(version.shard_ids) if needed is None or number in needed]
+    slots = [slot for slot, number in enumerate(version.shard_ids) if needed is None or number in needed]
     cold: ColdReads | None = None
     if isinstance(shards, ShardsOnDemand) and not meeting:
-        places, by_cells, cold = _search_cells(version, shards, places, queries, count)
+        slots, by_cells, cold = _search_cells(version, shards, slots, queries, count)
         parts += [by_cells] if cold is not None else []
-    for place, shard in zip(places, shards.take(places, threads=threads), strict=True):
-        shard_id = version.shard_ids[place]
+    for slot, shard in zip(slots, shards.take(slots, threads=threads), strict=True):
+        shard_id = version.shard_ids[slot]
         probing = None if probed is None else np.flatnonzero(probed[:, shard_id])
         shard_queries = queries if probing is None else queries[probing]
         if not shard.searcher.live_count or not len(shard_queries):
@@ -179,28 +179,28 @@ def _strategy(work: Sequence[ShardWork], cold: ColdReads | None) -> str:
 
 
 def _search_cells(
-    version: LoadedVersion, shards: ShardsOnDemand, places: list[int], queries: F64, count: int
+    version: LoadedVersion, shards: ShardsOnDemand, slots: list[int], queries: F64, count: int
 ) -> tuple[list[int], Candidates, ColdReads | None]:
-    """(places of shards to be searched as a whole, candidates of the others, what was read of these).
+    """(slots of shards to be searched as a whole, candidates of the others, what was read of these).
 
     The others are those that this process does not have, and that have cells. They are fetched in the background, so
     that later searches have them.
     """
     none = Candidates.none(len(queries), count)
-    if version.cold is None or len(queries) > MAX_QUERIES or count > MAX_ROWS or not (cold := shards.cold(places)):
-        return places, none, None
+    if version.cold is None or len(queries) > MAX_QUERIES or count > MAX_ROWS or not (cold := shards.cold(slots)):
+        return slots, none, None
     candidates, reads, whole = version.cold.search(cold, version.recall_model.ranks(queries), queries, count)
     if not reads.shards:
-        return places, none, None
+        return slots, none, None
     if process_cache().settings.prefetch == "background":
-        shards.fetch_in_background([place for place in cold if place not in whole])
-    return sorted({*places}.difference(cold).union(whole)), candidates, reads
+        shards.fetch_in_background([slot for slot in cold if slot not in whole])
+    return sorted({*slots}.difference(cold).union(whole)), candidates, reads
 
 
-def _spread(interval: tuple[F64, F64], places: I64, queries: int) -> tuple[F64, F64]:
+def _spread(interval: tuple[F64, F64], searched: I64, queries: int) -> tuple[F64, F64]:
     """The same among all queries, as `Candidates.spread` has it."""
     lowest, highest = (np.full((queries, bound.shape[1]), np.inf) for bound in interval)
-    lowest[places], highest[places] = interval
+    lowest[searched], highest[searched] = interval
     return lowest, highest
 
 

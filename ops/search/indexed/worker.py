@@ -144,8 +144,8 @@ class FileCandidates:
     @classmethod
     def from_positions(cls, file: FileNumber, positions: I64, query: I64, queries: F64) -> "FileCandidates":
         """Candidates at `positions` of a file, of queries[query]; only queries with a candidate are kept."""
-        present, places = np.unique(query, return_inverse=True)
-        return cls(file, positions, places.astype(np.int64), queries[present])
+        present, inverse = np.unique(query, return_inverse=True)
+        return cls(file, positions, inverse.astype(np.int64), queries[present])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -266,10 +266,10 @@ class SearchWorker:
 
     def rank(self, candidates: FileCandidates) -> F64:
         """f64[n]: exact distances of a file's candidates; only the row groups that hold one are read, each once."""
-        rows, places = np.unique(candidates.positions, return_inverse=True)
+        rows, inverse = np.unique(candidates.positions, return_inverse=True)
         column = self.rows.take(candidates.file, [self.job.field_id], rows).column(0)
         vectors = exact_vectors(column, candidates.vectors.shape[1], self.job.element_type)
-        return table_distances(candidates.vectors, vectors, candidates.queries, places, self.job.metric)
+        return table_distances(candidates.vectors, vectors, candidates.queries, inverse, self.job.metric)
 
 
 def summarize_shards(serialized: SerializedSearchJob, shard_ids: tuple[ShardId, ...]) -> list[ShardSummary] | str:

@@ -59,8 +59,8 @@ class GroundTruth:
     def replaced(self, queries: I64, other: "GroundTruth") -> "GroundTruth":
         """With the rows of `other` for some queries, which are all of its own."""
         addresses, distances, more_ties = list(self.addresses), list(self.distances), self.more_ties.copy()
-        for place, query in enumerate(queries.tolist()):
-            addresses[query], distances[query] = other.addresses[place], other.distances[place]
+        for row, query in enumerate(queries.tolist()):
+            addresses[query], distances[query] = other.addresses[row], other.distances[row]
         more_ties[queries] = other.more_ties
         return replace(self, addresses=tuple(addresses), distances=tuple(distances), more_ties=more_ties)
 
@@ -69,9 +69,9 @@ class GroundTruth:
         out = np.full(addresses.shape, np.inf)
         for row, (listed, distances) in enumerate(zip(self.addresses, self.distances, strict=True)):
             order = np.argsort(listed)
-            places = np.searchsorted(listed, addresses[row], sorter=order)
+            found = np.searchsorted(listed, addresses[row], sorter=order)
             is_row = np.isin(addresses[row], listed) & (addresses[row] >= 0)
-            out[row, is_row] = distances[order[places[is_row]]]
+            out[row, is_row] = distances[order[found[is_row]]]
         return out
 
 

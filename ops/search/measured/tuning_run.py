@@ -285,8 +285,8 @@ class _TuningRun:
         points: list[MeasuredPoint] = []
         for number, slack in enumerate(slacks):
             before: MeasuredPoint | None = None
-            for place, (search_list, oversample) in enumerate(widths):
-                self._show(f"recall@{k}", number * len(widths) + place, len(slacks) * len(widths))
+            for step, (search_list, oversample) in enumerate(widths):
+                self._show(f"recall@{k}", number * len(widths) + step, len(slacks) * len(widths))
                 point = self._measure(k, SearchParameters(search_list, oversample, None, slack))
                 points.append(point)
                 gain = math.inf if before is None or math.isinf(slack) else point.recall - before.recall

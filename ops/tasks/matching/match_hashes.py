@@ -210,9 +210,9 @@ def _moves(
     owners = shard_ids[matched]
     starts = [0, *(np.flatnonzero(owners[1:] != owners[:-1]) + 1).tolist(), len(owners)]
     for start, end in pairwise(starts if len(owners) else []):
-        places = matched[start:end]
-        rows = partner[places]
-        yield ShardId(int(owners[start])), nodes[places], (new.slots[rows], new.positions[rows])
+        rows_of_shard = matched[start:end]
+        rows = partner[rows_of_shard]
+        yield ShardId(int(owners[start])), nodes[rows_of_shard], (new.slots[rows], new.positions[rows])
 
 
 def read_moves(storage: Storage, moves: StagedMoves) -> tuple[npt.NDArray[np.int64], Addresses]:
@@ -236,7 +236,7 @@ def _stage_moves(
             sink = sink or stack.enter_context(storage.open_output(path, durable=False))
             data = addresses_blob.encode(*addresses)
             sink.write(data)
-            place = ObjectRange(path, offset, len(data))
-            staged.append(StagedMoves(shard_id, deletion_vector_blob.encode(nodes), place))
+            location = ObjectRange(path, offset, len(data))
+            staged.append(StagedMoves(shard_id, deletion_vector_blob.encode(nodes), location))
             offset += len(data)
     return tuple(staged)

@@ -224,10 +224,10 @@ def _refuted(
     files = dict(task.after)
 
     def differing(rows: tuple[int, npt.NDArray[np.intp]]) -> str:
-        slot, places = rows
+        slot, of_slot = rows
         file = files[FileSlot(slot)]
         positions, vectors = _first_rows(task, file)
-        nearest = places[np.searchsorted(new.positions[places], positions).clip(max=len(places) - 1)]
+        nearest = of_slot[np.searchsorted(new.positions[of_slot], positions).clip(max=len(of_slot) - 1)]
         checked = has_node[nearest] & (new.positions[nearest] == positions)
         differ = content_hashes(vectors[checked]) != hashes[nearest[checked]]
         return file.path if differ.any() else ""

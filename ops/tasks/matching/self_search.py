@@ -213,7 +213,7 @@ def _is_returned(
     for row in np.flatnonzero(~returned & (answers >= 0).all(axis=1)):
         stored = _stored(shard, np.append(answers[row], nodes[row]))
         order, _ = exact_top_k(vectors[row : row + 1], stored, len(stored), Metric.of_code(shard.metric))
-        returned[row] = order[0, -1] == len(stored) - 1  # ties go by place, and the node is in the last one
+        returned[row] = order[0, -1] == len(stored) - 1  # ties go by index, and the node is in the last one
     return np.asarray(returned, np.bool_)
 
 

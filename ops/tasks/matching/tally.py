@@ -77,7 +77,7 @@ class NodesResult:
     hashes: npt.NDArray[np.uint64]
     """Content hashes of the nodes at `addresses`, in the same order"""
     shards: npt.NDArray[np.int64]
-    """Shard of each node at `addresses`, as its place in the task's `shards`"""
+    """Shard of each node at `addresses`, as its number in the task's `shards`"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,7 +110,7 @@ class RowsResult:
 def tally_nodes(task: NodesTask) -> NodesResult:
     """Read location maps, and the hashes of shards with a node that is looked for. Raises StorageError, PuffinError."""
     with ThreadPoolExecutor(task.threads) as threads:
-        results = list(threads.map(lambda place: _tally_shard(task, place), range(len(task.shards))))
+        results = list(threads.map(lambda number: _tally_shard(task, number), range(len(task.shards))))
     return NodesResult(
         tally=Tally.joined((result.tally for result in results), task.slots),
         addresses=np.concatenate([np.empty(0, np.int64), *(result.addresses for result in results)]),
@@ -119,8 +119,8 @@ def tally_nodes(task: NodesTask) -> NodesResult:
     )
 
 
-def _tally_shard(task: NodesTask, place: int) -> NodesResult:
-    shard, tombstones = task.shards[place]
+def _tally_shard(task: NodesTask, number: int) -> NodesResult:
+    shard, tombstones = task.shards[number]
     reader = open_shard(shard, task.storage)
     slots, positions = reader.read_locations()
     _require_files(slots, task.slots)
@@ -130,7 +130,7 @@ def _tally_shard(task: NodesTask, place: int) -> NodesResult:
     is_looked_for = np.isin(addresses, task.addresses)
     nodes, addresses = nodes[is_looked_for], addresses[is_looked_for]
     hashes = reader.read_content_hashes()[nodes] if len(nodes) else np.empty(0, np.uint64)
-    return NodesResult(tally, addresses, hashes, np.full(len(nodes), place, np.int64))
+    return NodesResult(tally, addresses, hashes, np.full(len(nodes), number, np.int64))
 
 
 def _windows(task: NodesTask) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

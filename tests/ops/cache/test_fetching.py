@@ -227,12 +227,12 @@ def test_vectors_that_lie_apart_and_are_not_whole_do_not_enter(tmp_path: Path, r
     key = stored(tmp_path, random_shard(), runs=(20, 40))
     path, runs = tmp_path / f"shard-{run}", list(key.stored.runs)
     data = bytearray(path.read_bytes())
-    inside = runs[run].place.offset + 44
+    inside = runs[run].location.offset + 44
     data[inside] ^= fault == "flipped"
     path.write_bytes(data[: inside if fault == "cut off" else len(data)])
     if fault == "fewer":
-        place = runs[run].place
-        runs[run] = replace(runs[run], place=replace(place, length=place.length - 64))
+        place = runs[run].location
+        runs[run] = replace(runs[run], location=replace(place, length=place.length - 64))
     key = replace(key, stored=replace(key.stored, runs=tuple(runs)))
     expected = {"flipped": ChecksumError, "cut off": BadBlobError, "fewer": BadBlobError}[fault]
     with pytest.raises(expected):

@@ -41,7 +41,7 @@ from icepuffin.ops.table.manifests import (
     read_manifests,
 )
 from icepuffin.ops.table.row_deletes import NO_DELETES, deleted_positions, fingerprint
-from icepuffin.ops.table.shared_deletes import DeleteFilter, compares_keys, distinct_deletes, place_of
+from icepuffin.ops.table.shared_deletes import DeleteFilter, compares_keys, distinct_deletes, path_and_offset
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, find_snapshot
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes, commit_delete_files
 from tests.conftest import STORAGE, make_rows
@@ -361,7 +361,7 @@ def test_deletes_of_random_histories_are_those_that_apply_one_by_one(data: st.Da
         applying = [delete.file for delete in deletes if delete.applies_to(one, (0, ()))]
         if any(file.kind is DeleteKind.DELETION_VECTOR for file in applying):
             applying = [file for file in applying if file.kind is not DeleteKind.POSITION]
-        expected = tuple(sorted(applying, key=place_of))
+        expected = tuple(sorted(applying, key=path_and_offset))
         found = index.deletes_of(one)
         assert (found, len(found), bool(found), hash(found)) == (
             expected,

@@ -94,17 +94,17 @@ def read(place: ObjectRange) -> bytes:
 
 
 def runs_of(version: OpenVersion) -> list[list[ObjectRange]]:
-    return [[run.place for run in stored.runs] for stored in version.shards]
+    return [[run.location for run in stored.runs] for stored in version.shards]
 
 
 def stored_vectors(table: Table) -> int:
     """Bytes of the vectors of all versions, each place once."""
     places = {
-        (run.place.path, run.place.offset + row): run.row_bytes
+        (run.location.path, run.location.offset + row): run.row_bytes
         for bound in index_versions(table.refresh(), "e")
         for stored in open_version(bound, STORAGE).shards
         for run in stored.runs
-        for row in range(0, run.place.length, run.row_bytes)
+        for row in range(0, run.location.length, run.row_bytes)
     }
     return sum(places.values())
 
@@ -185,7 +185,7 @@ def test_a_dissolved_delta_leaves_out_dead_rows(table: Table) -> None:
     table.refresh().append(make_rows(700, 800))
     report = index_head(table, definition)
     assert (report.merged, report.rows) == (98, 798)
-    delta = [run.place for run in open_version(index_versions(table, "e")[1], STORAGE).shards[3].runs]
+    delta = [run.location for run in open_version(index_versions(table, "e")[1], STORAGE).shards[3].runs]
     taken = [place for runs in runs_of(head_version(table)) for place in runs if place.path == delta[0].path]
     assert sum(place.length for place in taken) == 98 * ROW_BYTES
     rows = table.scan().to_arrow()
@@ -268,7 +268,7 @@ def test_a_version_names_no_pack_that_it_does_not_use(table: Table, monkeypatch:
 
 
 def placement_of(runs: Iterable[StoredRun]) -> list[ObjectRange]:
-    return [run.place for run in runs]
+    return [run.location for run in runs]
 
 
 def test_a_retry_takes_no_shard_of_other_addresses(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from icepuffin.ops.index.files import included_blobs as columns_of_versions
 from icepuffin.ops.index.files import unread_columns
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions import index_packs
-from icepuffin.ops.index.versions.version_reader import open_version, place_of, read_included_blob
+from icepuffin.ops.index.versions.version_reader import location_of, open_version, read_included_blob
 from icepuffin.ops.messages import readable_bytes
 from icepuffin.ops.model import Action, FileNumber
 from icepuffin.ops.rows import included_columns as layout
@@ -153,8 +153,8 @@ def parts_of(table: Table, field_id: int, name: str = "s") -> tuple[blobs.Includ
 
 
 def values_of(table: Table, field_id: int, entry: blobs.IncludedEntry) -> bytes:
-    place = place_of(index_versions(table, "s")[-1], entry)
-    return to_path(place.path).read_bytes()[place.offset : place.offset + place.length]
+    location = location_of(index_versions(table, "s")[-1], entry)
+    return to_path(location.path).read_bytes()[location.offset : location.offset + location.length]
 
 
 @pytest.mark.parametrize("method", ["diskann", "centroid"])

@@ -42,7 +42,7 @@ def test_more_rows_than_are_searched_for_are_compared_the_nearest_first(bits: in
 def test_rows_of_cells_are_joined_chosen_and_moved() -> None:
     rows = CellRows.joined([rows_at(np.arange(3.0)), rows_at(np.arange(2.0))])
     assert rows.nodes.tolist() == [2, 1, 0, 1, 0]
-    chosen = rows.at_places(rows.nodes > 0)
+    chosen = rows.take(rows.nodes > 0)
     assert (chosen.nodes.tolist(), chosen.distances.tolist()) == ([2, 1, 1], [0, 1, 0])
     moved = chosen.moved(np.array([10, 11, 12], np.uint32), np.array([100, 101, 102], np.int64))
     assert (moved.file_slots.tolist(), moved.row_positions.tolist()) == ([12, 11, 11], [102, 101, 101])

@@ -72,7 +72,7 @@ def test_runs_of_nodes_are_their_vectors(data: st.DataObject, half: bool) -> Non
         assert parts is None
         return
     assert parts is not None
-    pieces = [files[own.place.path][own.place.offset :][: own.place.length] for own in parts]
+    pieces = [files[own.location.path][own.location.offset :][: own.location.length] for own in parts]
     assert b"".join(pieces) == stored[nodes].tobytes()
     assert [hashlib.sha256(piece).digest() for piece in pieces] == [own.sha256 for own in parts]
     assert [own.count * own.row_bytes for own in parts] == [len(piece) for piece in pieces]

@@ -216,8 +216,8 @@ def test_a_share_gets_the_queries_that_probe_one_of_its_shards(small_shards: Tab
     probed = join.job.worker().probed(prepare_queries(queries(50), reader.metric, reader.dims), request)
     assert probed is not None
     sent = [pickle.loads(row["payload"][0].as_py()) for row in split(join, 0, [left])]  # noqa: S301  our own
-    assert [own.places.tolist() for own in sent[:-1]] == [np.flatnonzero(column).tolist() for column in probed.T]
-    assert sent[-1].places is None
+    assert [own.numbers.tolist() for own in sent[:-1]] == [np.flatnonzero(column).tolist() for column in probed.T]
+    assert sent[-1].numbers is None
     assert sum(len(own.vectors) for own in sent[:-1]) == probed.sum() < 0.5 * 50 * 24
 
 

@@ -142,8 +142,8 @@ def test_a_note_has_the_first_of_many_broken_sketches() -> None:
         BlobKind.SKETCHES, "theta", SnapshotId(2), SnapshotId(1), "x", "file:///sketches.puffin", 2, 0, 1, ()
     )
     earlier = EarlierSketches([version], lambda _: reader_of(bytes(data)), here=1, table="db.t")
-    places = earlier.places(keys, [SketchedColumn(1, "id", "long")])
-    assert not any(earlier.read(places).values())
+    located = earlier.located(keys, [SketchedColumn(1, "id", "long")])
+    assert not any(earlier.read(located).values())
     assert earlier.note.count("are broken") == 20
     assert earlier.note.endswith("; and 80 more")
 

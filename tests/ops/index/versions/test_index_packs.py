@@ -689,7 +689,7 @@ def test_a_shard_that_does_not_lie_within_its_pack_is_refused(table: Table) -> N
     version = head_version(table)
     (pack,) = version.packs
     shards = open_version(version, STORAGE).shards
-    places = [place for shard in shards for place in (shard.blob, *(run.place for run in shard.runs))]
+    places = [place for shard in shards for place in (shard.blob, *(run.location for run in shard.runs))]
     end = max(place.offset + place.length for place in places if place.path == pack.path)
     for size in (end, end - 1):
         short = replace(version, packs=(replace(pack, size=size),))

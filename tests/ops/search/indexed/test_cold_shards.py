@@ -399,9 +399,9 @@ def test_vectors_that_are_not_those_of_the_cells_are_noticed(table: Table) -> No
     index_head(table, CELLS)
     version = open_version(index_versions(table, "e")[-1], STORAGE)
     for run in (run for shard in version.shards for run in shard.runs):
-        path = to_path(run.place.path)
+        path = to_path(run.location.path)
         data = bytearray(path.read_bytes())
-        data[run.place.offset : run.place.offset + run.place.length] = bytes(run.place.length)
+        data[run.location.offset : run.location.offset + run.location.length] = bytes(run.location.length)
         path.write_bytes(data)
     answer = opened(table).search(queries(1), 10, columns=[])
     assert "cells" not in answer.profile.strategy
