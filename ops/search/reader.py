@@ -418,6 +418,7 @@ class IndexReader(Presentation):
         """
         self._require_unrestricted("other processes would search all of it")
         target, choice = self._target, self._choice
+        opened = None if choice.dims is None else choice.opened  # not one without live rows, which no search reads
         unrestricted = choice.loaded is None or self.coverage is Coverage.NEAREST_VERSION_ONLY
         return SearchJob(
             target.live,
@@ -425,7 +426,7 @@ class IndexReader(Presentation):
             target.field_id,
             self._metric,
             target.storage,
-            choice.opened,
+            opened,
             None if unrestricted else choice.covered,
             live_rows=None if choice.loaded is None else choice.loaded.live_rows(),
             cache=process_cache().settings,

@@ -323,6 +323,24 @@ def test_a_table_that_was_emptied_has_no_neighbours(
     assert ("name" in found.column_names) == (columns is None)
 
 
+def test_a_version_whose_rows_are_all_deleted_has_no_neighbours(
+    spark: "SparkSession", table_factory: Callable[..., Table]
+) -> None:
+    """Whatever dimensions they had: as between the two commits of an overwrite by another model."""
+    table = table_factory()
+    table.append(make_rows(0, 50))
+    index_head(table)
+    file = live_files(table, table.metadata.current_snapshot_id or 0).files[0]
+    append_position_deletes(table, {file.path: np.arange(50)})
+    index_head(table)
+    reader = open_index(table.refresh(), DEFINITION, storage=STORAGE)
+    assert reader.coverage is Coverage.EXACT_VERSION
+    for dims in (16, 24):
+        left = spark.createDataFrame(pa.table({"query": queries(2, dims).tolist()}))
+        found = joined(left, reader, columns=["id"]).rows
+        assert found.count() == reader.search(queries(2, dims)).rows.num_rows == 0
+
+
 def test_a_join_does_not_depend_on_the_partitions_of_its_left_side(spark: "SparkSession", table: Table) -> None:
     reader = open_index(table, DEFINITION, storage=STORAGE)
     one, many = (in_order(joined(left_side(spark, 70, parts), reader, columns=["id"])) for parts in (1, 9))
