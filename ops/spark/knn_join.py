@@ -295,6 +295,8 @@ def _require_distinct(left: Sequence[str], attached: Sequence[str], *, ignores_c
         if key(name) in of_left:
             raise QueryError(f"the left side has two columns {name!r}: rename one")
         of_left[key(name)] = name
+    if ROW_HASH in left:
+        raise QueryError(f"the left side has a column {ROW_HASH!r}, by which the join itself names one: rename it")
     if own := [of_left[name] for name in _OWN_COLUMNS if name in of_left]:
         raise QueryError(f"the left side has a column {own[0]!r}, as the result has one: rename it")
     others = dict.fromkeys(_OWN_COLUMNS)

@@ -494,6 +494,8 @@ def test_what_cannot_be_joined_is_refused(spark: "SparkSession", table: Table) -
         joined(left.withColumnRenamed("number", "id"), reader)
     with pytest.raises(QueryError, match="left side has a column 'rank', as the result has one"):
         joined(left.withColumnRenamed("number", "rank"), reader, prefix="found_")
+    with pytest.raises(QueryError, match=f"a column '{ROW_HASH}', by which the join itself names one: rename it"):
+        joined(left.withColumnRenamed("number", ROW_HASH), reader)
     with pytest.raises(QueryError, match="left side has two columns 'number'"):
         joined(left.select("number", "number", "query"), reader)
     with pytest.raises(QueryError, match="'number' of the left side is bigint"):
