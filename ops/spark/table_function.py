@@ -230,6 +230,8 @@ def answer(settings: TableFunctionSettings, planned: CallPlan, query: Any) -> It
         return
     if process_cache().settings != settings.cache:
         use_settings(settings.cache)
+    if not isinstance(query, BYTES) and any(number is None for number in query):
+        raise QueryError("vector_search: the query has a null element; leave such a row out, or fill it with a number")
     reader = _reader(
         planned.identifier, planned.metadata_location, planned.metadata_key, planned.snapshot, planned.index,
         planned.storage,

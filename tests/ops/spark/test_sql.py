@@ -153,6 +153,17 @@ def test_warnings_go_to_the_log_of_the_task_once(
     assert caplog.text.count("1 row has no distance from anything") == 1
 
 
+def test_a_null_element_of_a_query_is_called_so(sql_catalog: Catalog) -> None:
+    """An array of floats would hold NaN in its place, of which a user knows nothing."""
+    from pyspark.sql.types import StructType  # noqa: PLC0415  imports pyspark
+
+    from icepuffin.ops.spark.table_function import CallPlan, TableFunctionSettings, answer  # noqa: PLC0415
+
+    settings = TableFunctionSettings("test", dict(sql_catalog.properties), STORAGE)
+    with pytest.raises(QueryError, match=r"^vector_search: the query has a null element; leave such a row out"):
+        list(answer(settings, CallPlan(StructType([])), [1.0, None]))
+
+
 def test_an_argument_that_is_no_constant_is_refused_with_what_works() -> None:
     from pyspark.sql.types import IntegerType  # noqa: PLC0415
     from pyspark.sql.udtf import AnalyzeArgument  # noqa: PLC0415
