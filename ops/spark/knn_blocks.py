@@ -39,6 +39,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icepuffin.ann_kernels.arrays import F64, I64, Bool
+from icepuffin.ops.messages import plural
 from icepuffin.ops.model import FileNumber
 from icepuffin.ops.rows.candidates import Candidates, merge, merge_sorted
 from icepuffin.ops.rows.datafile import arrow_schema, no_rows
@@ -320,13 +321,22 @@ def read(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
     """Stage B: the rows of data files; a partition's rows come sorted by file, so that each row group is read once."""
     worker = join.job.worker()
     for row in rows:
-        payload = row.payload
-        if row.number != _WHOLE:
-            distances = None if payload.ranked is None else worker.rank(payload.ranked)
-            file, fields = FileNumber(row.number), join.field_ids
+        payload, part = row.payload, _partition_of(row.block, join.parts)
+        if row.number == _WHOLE:
+            yield _row(row.block, part, row.number, payload)
+            continue
+        distances = None if payload.ranked is None else worker.rank(payload.ranked)
+        file, fields = FileNumber(row.number), join.field_ids
+        try:
             columns = worker.rows.take(file, fields, payload.positions) if fields else None
-            payload = FileRows(payload.positions, payload.ranked, distances, columns)
-        yield _row(row.block, _partition_of(row.block, join.parts), row.number, payload)
+            sent = _row(row.block, part, row.number, FileRows(payload.positions, payload.ranked, distances, columns))
+        except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:  # a file that cannot be read has an error of its own
+            raise QueryError(
+                f"a block of queries has matched {plural(len(payload.positions), 'row')} of "
+                f"{worker.job.live.files[file].path}, whose columns take over 2 GiB together: join with fewer "
+                f"block_rows, a smaller k, or without the widest column ({error})"
+            ) from error
+        yield sent
 
 
 def finish(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:

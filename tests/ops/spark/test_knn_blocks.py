@@ -25,6 +25,7 @@ from icepuffin.ops.spark.knn_blocks import (
     digest_of_names,
     finish,
     last_stage,
+    read,
     split,
 )
 from tests.conftest import queries
@@ -199,3 +200,19 @@ def test_a_block_is_finished_with_the_rows_of_its_data_files() -> None:
 def test_a_block_whose_data_files_do_not_fit_is_refused(whole: bool, files: dict[int, list[int]]) -> None:
     with pytest.raises(QueryError, match=DIFFERS):
         finished(whole, files)
+
+
+@pytest.mark.parametrize(
+    "fault", [pa.ArrowInvalid("overflowed binary array capacity"), pa.ArrowCapacityError("array cannot contain more")]
+)
+def test_matched_rows_that_arrow_cannot_hold_are_reported_with_their_file(fault: pa.ArrowException) -> None:
+    """Arrow says so of columns over 2 GiB, or of these when they are sent."""
+
+    def take(*_: object) -> pa.Table:
+        raise fault
+
+    live = SimpleNamespace(files={0: SimpleNamespace(path="file:///t/a.parquet")})
+    worker = SimpleNamespace(job=SimpleNamespace(live=live), rows=SimpleNamespace(take=take))
+    join = replace(JOIN, job=SimpleNamespace(worker=lambda: worker), field_ids=(1,), names=("text",))  # type: ignore[arg-type]
+    with pytest.raises(QueryError, match=r"matched 3 rows of file:///t/a.parquet, .* over 2 GiB .*block_rows"):
+        list(read(join, [Row("a", 0, 0, FileRows(np.arange(3), None))]))
