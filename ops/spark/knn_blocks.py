@@ -329,7 +329,7 @@ def read(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
         file, fields = FileNumber(row.number), join.field_ids
         try:
             columns = worker.rows.take(file, fields, payload.positions) if fields else None
-            sent = _row(row.block, part, row.number, FileRows(payload.positions, payload.ranked, distances, columns))
+            sent = _row(row.block, part, row.number, FileRows(payload.positions, None, distances, columns))
         except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:  # a file that cannot be read has an error of its own
             raise QueryError(
                 f"a block of queries has matched {plural(len(payload.positions), 'row')} of "

@@ -60,8 +60,8 @@ from icepuffin.ops.spark.spark_types import spark_schema, spread_by
 _OWN_COLUMNS = ("rank", "distance")
 BLOCK_ROWS = 2_048
 """Queries per block: they are shipped and searched together"""
-BLOCK_MATCHES = 1 << 16
-"""Matches of a block, but for one query's: so many rows of data files, at most, are in memory at a time"""
+BLOCK_READS = 1 << 16
+"""Rows of data files that a block reads, but for one query's: so many, at most, are in memory at a time"""
 _BLOCK_CANDIDATES = 1 << 22
 """Candidates of a block that all shares return, but for one query's"""
 _HASHED = (NumericType, StringType, BinaryType, BooleanType, DateType, TimestampType, TimestampNTZType)
@@ -179,9 +179,10 @@ def knn_join(
 
 
 def _bounded(block_rows: int, request: SearchRequest, shares: int) -> int:
-    """Queries per block, so that neither their matches nor what shares return takes more memory than is stated."""
-    candidates = request.k * (request.parameters.oversample if request.parameters and request.rerank else 1)
-    return max(1, min(block_rows, BLOCK_MATCHES // request.k, _BLOCK_CANDIDATES // (candidates * shares)))
+    """Queries per block, so that neither the rows to read nor what shares return takes more memory than is stated."""
+    ranked = request.k * request.parameters.oversample if request.parameters and request.rerank else 0
+    candidates = ranked or request.k
+    return max(1, min(block_rows, BLOCK_READS // (request.k + ranked), _BLOCK_CANDIDATES // (candidates * shares)))
 
 
 def _job(left: DataFrame, join: Join, schema: StructType) -> DataFrame:

@@ -11,9 +11,10 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType
 
+from icepuffin.ops.model import FileNumber
 from icepuffin.ops.rows.candidates import Candidates
 from icepuffin.ops.search.errors import QueryError
-from icepuffin.ops.search.indexed.worker import SearchShare
+from icepuffin.ops.search.indexed.worker import FileCandidates, SearchShare
 from icepuffin.ops.spark import knn_blocks
 from icepuffin.ops.spark.knn_blocks import (
     EXPECTED,
@@ -92,9 +93,9 @@ def test_a_block_has_few_bytes_however_wide_its_rows_are(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     ("k", "oversample", "shares", "expected"),
-    [(10, 1, 8, 2_048), (150, 1, 8, 436), (10, 4, 100, 1_048), (2**40, 1, 1, 1)],
+    [(10, 1, 8, 2_048), (150, 1, 8, 436), (10, 4, 100, 1_048), (32, 3, 1, 512), (2**40, 1, 1, 1)],
 )
-def test_a_block_has_few_matches_and_candidates(k: int, oversample: int, shares: int, expected: int) -> None:
+def test_a_block_reads_few_rows_and_has_few_candidates(k: int, oversample: int, shares: int, expected: int) -> None:
     from icepuffin.ops.spark.knn_join import _bounded  # noqa: PLC0415  imports pyspark
 
     request: Any = SimpleNamespace(k=k, rerank=oversample > 1, parameters=SimpleNamespace(oversample=oversample))
@@ -200,6 +201,14 @@ def test_a_block_is_finished_with_the_rows_of_its_data_files() -> None:
 def test_a_block_whose_data_files_do_not_fit_is_refused(whole: bool, files: dict[int, list[int]]) -> None:
     with pytest.raises(QueryError, match=DIFFERS):
         finished(whole, files)
+
+
+def test_the_queries_that_ranked_rows_of_a_file_are_not_sent_to_the_last_stage() -> None:
+    """It has the rows of all files of a block at once, and would have the queries as often."""
+    join = replace(JOIN, job=SimpleNamespace(worker=lambda: SimpleNamespace(rank=lambda _: np.zeros(3))))  # type: ignore[arg-type]
+    ranked = FileCandidates.from_positions(FileNumber(0), np.arange(3), np.array([0, 1, 1]), queries(20).astype(float))
+    (row,) = knn_blocks._rows(read(join, [Row("a", 0, 0, FileRows(np.arange(3), ranked))]))
+    assert (row.payload.ranked, row.payload.distances.tolist()) == (None, [0, 0, 0])
 
 
 @pytest.mark.parametrize(
