@@ -35,7 +35,7 @@ from pyiceberg.expressions.literals import DecimalLiteral, LongLiteral, StringLi
 from pyparsing import CaselessKeyword, DelimitedList, Group, OpAssoc, Opt, ParseResults, Suppress, infix_notation
 
 from icepuffin.ops.filters.list_predicate import ArrayContains
-from icepuffin.ops.filters.literals import is_text
+from icepuffin.ops.table.json_texts import is_text
 
 _ARRAY_CONTAINS = "array_contains"
 _TOKEN = re.compile(r"""'(?:[^']|'')*'|"[^"]*"|\w+|\S""")

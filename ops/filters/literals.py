@@ -67,6 +67,7 @@ from pyiceberg.types import (
 )
 
 from icepuffin.ops.filters.list_predicate import ArrayContains, element_of
+from icepuffin.ops.table.json_texts import is_text
 
 _DAY = len("2026-01-31")
 _MICROS = 86_400_000_000
@@ -76,7 +77,6 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\
 _CLOCK = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?", re.IGNORECASE)
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _EXACT_IN_DOUBLE = 2**53
 _EXACTLY = Context(prec=2_000)
 _UPWARDS = (GreaterThan, GreaterThanOrEqual)
@@ -104,11 +104,6 @@ def fitted(where: BooleanExpression, schema: Schema, *, on_lists: bool = True) -
     `on_lists`: without it, a condition that PyIceberg knows, and that is true wherever this one is.
     """
     return _fitted(rewrite_not(where), schema, on_lists=on_lists)
-
-
-def is_text(value: str) -> bool:
-    """Whether UTF-8 can write a text: it has no half of a surrogate pair."""
-    return value.isascii() or not _SURROGATE.search(value)
 
 
 def _fitted(part: BooleanExpression, schema: Schema, *, on_lists: bool) -> BooleanExpression:

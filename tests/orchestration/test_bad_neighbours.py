@@ -107,6 +107,17 @@ def test_metrics_and_definitions_have_the_healthy_table(
     assert {sensor.name for sensor in build(settings).sensors or ()} >= {"watch_demo_demo_t1"}
 
 
+def test_the_ui_can_send_what_it_shows_of_tables_whatever_text_one_has(pair: Backlog) -> None:
+    """JSON can write half of a surrogate pair, and UTF-8 cannot: Dagster's answers about all assets would be errors."""
+    settings = pair.settings(indexes_from_table=True)
+    with pair.catalog.load_table("demo.t0").transaction() as change:
+        change.set_properties({"ann.index.x.column": "embedding", "ann.index.x.filters": r'["\ud800", "\ud800"]'})
+    specs = build(settings).resolve_all_asset_specs()
+    shown = "\n".join(spec.description or "" for spec in specs)
+    assert shown.encode()
+    assert r"filters is \['\\ud800', '\\ud800'\]; it takes names of columns" in shown
+
+
 def test_an_error_that_nobody_foresaw_names_the_table_and_its_own_errors_pass() -> None:
     message = r"^db\.t: its metadata has something .* \(OverflowError: too large\)\. Other tables are"
     with pytest.raises(TableFaultError, match=message), faults_of("db.t"):

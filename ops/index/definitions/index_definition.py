@@ -20,7 +20,7 @@ from icepuffin.ops.errors import ArgumentError, require_type
 from icepuffin.ops.presentation import Presentation
 from icepuffin.ops.rows.element_types import ELEMENT_TYPES, OF_BITS, OF_COLUMN
 from icepuffin.ops.table.blob_kind import index_tag
-from icepuffin.ops.table.json_texts import parse_json
+from icepuffin.ops.table.json_texts import is_text, parse_json
 
 if TYPE_CHECKING:
     from icepuffin.ann_kernels.graphs.vamana import VamanaParams
@@ -393,7 +393,7 @@ def checked_columns(names: object, parameter: str, index: str) -> tuple[str, ...
                 f'index {index}: {parameter} is {names:.80}, which is no list: write ["a", "b"], or a,b'
             ) from None
         names = [name.strip() if isinstance(name, str) else name for name in names if name]
-    if not isinstance(names, Sequence) or not all(isinstance(name, str) and name for name in names):
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) and name and is_text(name) for name in names):
         raise DefinitionError(f"index {index}: {parameter} is {names!r}; it takes names of columns")
     if len(set(names)) < len(names):
         raise DefinitionError(f"index {index}: {parameter} names a column twice: {', '.join(names)}")

@@ -152,6 +152,13 @@ def test_a_list_of_columns_that_no_parser_reads_is_named(text: str) -> None:
     assert len(str(caught.value)) < 200
 
 
+@pytest.mark.parametrize("text", [r'["a", "\ud800"]', r"['\udfff']"])
+def test_a_name_that_is_no_text_is_shown_as_it_is_written(text: str) -> None:
+    with pytest.raises(DefinitionError, match=r"index x: filters is .*\\ud") as caught:
+        from_properties({"ann.index.x.column": "embedding", "ann.index.x.filters": text})
+    assert str(caught.value).isascii()
+
+
 @pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5_000, "7", "[[]]"])
 def test_a_text_that_is_no_definition_is_named(text: str) -> None:
     with pytest.raises(DefinitionError, match="not an index definition"):

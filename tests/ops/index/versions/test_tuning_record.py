@@ -54,6 +54,13 @@ def test_a_record_with_numbers_that_cannot_be_is_none(changes: dict[str, Any]) -
         read(**changes)
 
 
+def test_a_record_with_a_text_that_cannot_be_written_is_none() -> None:
+    """A reader's warnings would have it."""
+    document = r'{"identity": {"\ud800": 1}}'
+    with pytest.raises(TuningError, match="half of a surrogate pair"):
+        TuningRecord.from_json(document)
+
+
 def test_a_record_is_as_short_as_its_numbers_are_known() -> None:
     """Recalls of a thousand queries for a hundred rows have five decimals; properties are written with each commit."""
     point = MeasuredPoint(10, 40, 1, math.inf, 0.123456789, 0.0123456789, 1234.5678, 7.5)
