@@ -478,5 +478,5 @@ def _parse(key: str, parameter: str, value: str) -> Any:
         every = ("column", "field_id", *INDEX_PARAMETERS, *COLUMN_LISTS, *COLUMN_LISTS.values())
         names = ", ".join(name.replace("_", "-") for name in every)
         raise DefinitionError(f"table property {key!r} is no parameter of an index; there are {names}") from None
-    except (ValueError, TypeError, DefinitionError) as error:
+    except (ValueError, TypeError, OverflowError, DefinitionError) as error:
         raise DefinitionError(f"table property {key}: {error}") from None

@@ -159,7 +159,7 @@ def test_a_name_that_is_no_text_is_shown_as_it_is_written(text: str) -> None:
     assert str(caught.value).isascii()
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5_000, "7", "[[]]"])
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5_000, "7", "[[]]", "[1e400]"])
 def test_a_text_that_is_no_definition_is_named(text: str) -> None:
     with pytest.raises(DefinitionError, match="not an index definition"):
         IndexDefinition.from_json(text)
