@@ -98,10 +98,13 @@ def counts_for_planners(
     return tuple(count for _, count in sorted({**counts, **new}.items()))
 
 
-def overwritten_by(table: Table, snapshot_id: SnapshotId) -> str | None:
-    """The file in the snapshot's slot, where it lists sketches but none of ours: an ANALYZE of another engine replaced
-    them, and a materialisation merges the two, or they are of a format that was given up, and it counts anew. None
-    where ours are there, or nothing is.
+def outdated_statistics(table: Table, snapshot_id: SnapshotId) -> str | None:
+    """The file in the snapshot's slot, where a materialisation writes another one; None where it does not, or there is
+    none.
+
+    It lists sketches but none of ours: an ANALYZE of another engine replaced them, and the two are merged, or they are
+    of a format that was given up, and are counted anew. Or it lists a column that was dropped since, by which Spark's
+    optimiser fails.
     """
     statistics = find_statistics(table, snapshot_id)
     listed = listed_thetas(statistics)
@@ -109,7 +112,9 @@ def overwritten_by(table: Table, snapshot_id: SnapshotId) -> str | None:
     ours = snapshot is not None and any(
         is_ours(blob.properties) and counted_for(blob, snapshot) for blob in listed.values()
     )
-    return statistics.statistics_path if statistics is not None and listed and not ours else None
+    if statistics is None or not listed or (ours and listed.keys() <= table.schema().field_ids):
+        return None
+    return statistics.statistics_path
 
 
 def ndv_property(blob: BlobMetadata) -> int | None:

@@ -32,7 +32,7 @@ from icepuffin.ops.table.snapshots import (
     derived_ids,
     resolve_snapshot,
 )
-from icepuffin.ops.theta.ndv import overwritten_by
+from icepuffin.ops.theta.ndv import outdated_statistics
 from icepuffin.orchestration.sensor.sensor_plan import (
     SensorCursor,
     TableFacts,
@@ -165,11 +165,11 @@ def _tagged_at(table: Table, index: str, head: str) -> bool:
 
 def _made_again_for(spec: TableSpec, table: Table, head: SnapshotId) -> str:
     """What the head's run is to be repeated for, in a text that no other occasion has: a version's layout was given up,
-    or another engine has replaced its sketches; empty where neither is so.
+    or its statistics are outdated; empty where neither is so.
     """
     if any(why_given_up(table, index.name, head) for index in spec.indexes):
         return f"{head}/format {FORMAT_VERSION}"  # not of which indexes: one run makes all, one after the other
-    return (overwritten_by(table, head) or "") if spec.settings.statistics.keeps_ndv else ""
+    return (outdated_statistics(table, head) or "") if spec.settings.statistics.keeps_ndv else ""
 
 
 def _has_run(instance: dg.DagsterInstance, spec: TableSpec, head: str, table_uuid: str) -> bool:

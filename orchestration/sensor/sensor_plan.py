@@ -134,7 +134,7 @@ class TableFacts:
     oldest_unfinished_run: str = ""
     """Id and status of the oldest unfinished run of the table, in words."""
     made_again_for: str = ""
-    """What the head's run is to be repeated for: the file by which another engine replaced its sketches, or a layout of
+    """What the head's run is to be repeated for: the file of its statistics, where these are outdated, or a layout of
     its versions that was given up; empty where there is nothing.
     """
     failed_run: str = ""

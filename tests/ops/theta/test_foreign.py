@@ -21,7 +21,7 @@ from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta import build_id, publication, sketch_packs, statistics_slot
 from icepuffin.ops.theta.file_sketches import FileKey
-from icepuffin.ops.theta.ndv import ndv_property, overwritten_by, read_ndv
+from icepuffin.ops.theta.ndv import ndv_property, outdated_statistics, read_ndv
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaOutcome
 from icepuffin.puffin import BlobMetadata as StoredBlob
@@ -216,10 +216,10 @@ def test_what_is_sealed_in_an_earlier_format_is_neither_current_nor_fresh_and_is
     found = read_ndv(table, snapshot)
     assert not found.fresh
     assert "an earlier format" in found.entries["id"].why
-    assert overwritten_by(table, snapshot) is not None, "so that the sensor requests a run"
+    assert outdated_statistics(table, snapshot) is not None, "so that the sensor requests a run"
     report = materialize(table, snapshot, columns=("id",))
     assert (report.outcome, report.fresh, set(report.ndv)) == (ThetaOutcome.WRITTEN, True, {"id"})
-    assert overwritten_by(table, snapshot) is None
+    assert outdated_statistics(table, snapshot) is None
 
 
 def test_one_column_that_is_sealed_in_an_earlier_format_makes_the_slot_be_written_again(table: Table) -> None:
@@ -245,10 +245,10 @@ def test_sketches_that_were_taken_over_from_a_snapshot_with_the_same_files_are_w
         table, second.snapshot_id, path=entry.statistics_path, blobs=entry.blob_metadata, over=None, **sizes
     )
     assert not read_ndv(table.refresh(), second.snapshot_id).fresh
-    assert overwritten_by(table, second.snapshot_id) is not None, "so that the sensor requests a run"
+    assert outdated_statistics(table, second.snapshot_id) is not None, "so that the sensor requests a run"
     report = materialize(table, second.snapshot_id)
     assert (report.outcome, report.files_sketched, report.fresh) == (ThetaOutcome.WRITTEN, 0, True)
-    assert overwritten_by(table.refresh(), second.snapshot_id) is None
+    assert outdated_statistics(table.refresh(), second.snapshot_id) is None
 
 
 def test_an_ndv_with_the_sequence_number_of_another_snapshot_is_not_fresh_and_is_written_again(table: Table) -> None:
@@ -264,7 +264,7 @@ def test_an_ndv_with_the_sequence_number_of_another_snapshot_is_not_fresh_and_is
     column = read_ndv(table.refresh(), snapshot_id).entries["id"]
     assert (column.ours, column.fresh) == (True, False)
     assert f"counted for snapshot {snapshot_id} (sequence number 7)" in column.why
-    assert overwritten_by(table, snapshot_id) is not None, "so that the sensor requests a run"
+    assert outdated_statistics(table, snapshot_id) is not None, "so that the sensor requests a run"
     report = materialize(table, snapshot_id, columns=("id",))
     assert (report.outcome, report.fresh) == (ThetaOutcome.WRITTEN, True)
 

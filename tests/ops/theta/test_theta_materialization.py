@@ -22,7 +22,7 @@ from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta import publication as publish_module
 from icepuffin.ops.theta.errors import ThetaError, UnsketchableColumnError
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
-from icepuffin.ops.theta.ndv import read_ndv
+from icepuffin.ops.theta.ndv import outdated_statistics, read_ndv
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaOutcome
 from icepuffin.puffin import FileSource, PuffinReader
@@ -302,7 +302,9 @@ def test_a_column_that_was_dropped_is_no_longer_listed(table: Table, runner: Thr
     materialize(table, snapshot, runner)
     with table.update_schema() as update:
         update.delete_column("size")
+    assert outdated_statistics(table.refresh(), snapshot) is not None, "so that the sensor requests a run"
     report = materialize(table, snapshot, runner)
+    assert outdated_statistics(table.refresh(), snapshot) is None
     assert report.outcome is ThetaOutcome.WRITTEN
     assert report.files_sketched == 0
     assert set(report.ndv) == CREATED - {"size"}
