@@ -8,7 +8,7 @@ every machine.
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -141,6 +141,15 @@ def encode(points: Sequence[Width] | Sequence[Reach]) -> str:
     """The curve as JSON text, with four decimals. Points for 10 rows have no k."""
     rows = [[round(value, 4) for value in astuple(point)] for point in points]
     return json.dumps([row[:-1] if row[-1] == MEASURED_K else row for row in rows], separators=(",", ":"))
+
+
+def at_most(text: str, other: str) -> str:
+    """A shard's curve, lowered to the best recall of another one where there is that, for each k."""
+    points: list[Width] = []
+    for k in (WIDE_K, MEASURED_K):
+        best = max((point.recall for point in widths(other, k)), default=1.0)
+        points += (replace(point, recall=min(point.recall, best)) for point in widths(text, k))
+    return encode(points) if points else ""
 
 
 def widths(text: str, k: int = MEASURED_K) -> tuple[Width, ...]:

@@ -21,6 +21,7 @@ from icepuffin.ann_kernels.graphs.vamana import Graph, VamanaParams
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.model import How, ObjectRange, ShardId, StorageConfig, StoredRun, StoredShard
 from icepuffin.ops.process.large_arrays import converted, new_array
+from icepuffin.ops.recall.curves import at_most
 from icepuffin.ops.recall.shard_recall import ShardRecall
 from icepuffin.ops.shards.shard_codes import as_kernels_take, as_stored
 from icepuffin.ops.shards.vector_runs import lasting_runs
@@ -313,9 +314,8 @@ def _assemble(task: ShardTask, graph: Graph, rows: VectorRows, base: ShardReader
 
 
 def _write(task: ShardTask, storage: Storage, measured: _MeasuredShard, inserted: int) -> ShardResult:
-    curve = task.base.curve if task.base is not None else ""
-    knows_less = task.vectors == "f16" and curve  # than the base did, which saw its rows before they were rounded
-    if task.how is not How.INSERTED and not task.is_delta and not knows_less:
+    curve = ""
+    if not task.is_delta:
         curve = measure_curve(
             measured.shard,
             measured.vectors,
@@ -325,6 +325,8 @@ def _write(task: ShardTask, storage: Storage, measured: _MeasuredShard, inserted
             queries=task.curve_queries,
             searcher=measured.searcher,
         )
+    if task.base is not None and task.vectors == "f16":  # of the base's rows only the rounded vectors are known
+        curve = at_most(curve, task.base.curve)
     routing = None
     if task.routing_queries is not None:
         routing = measure_distances(

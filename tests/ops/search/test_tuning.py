@@ -13,6 +13,7 @@ from pyiceberg.table import Table
 from icepuffin.ann_kernels.graphs.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.index import Action
 from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.recall.curves import ShardCentroids, choose, reaches, widths
 from icepuffin.ops.search import IndexReader, QueryError, exact_search, open_index
@@ -123,6 +124,24 @@ def test_a_target_is_met_by_new_queries(table: Table, definition: object, target
     assert parameters.foreseen is not None
     assert parameters.foreseen.recall >= target - 1e-9
     assert recall(reader, table, target_recall=target) >= target - 0.03
+
+
+@pytest.mark.parametrize("vectors", ["f32", "f16"])
+def test_a_target_is_met_once_rows_that_are_harder_to_find_have_come(table_factory: TableFactory, vectors: str) -> None:
+    definition = replace(SHARDED, shards=1, max_degree=32, search_list=100, max_deltas=0, vectors=vectors)
+    made, rng = table_factory(), np.random.default_rng(0)
+    plane = rng.standard_normal((2, 32))
+    for first, rows in ((0, rng.standard_normal((600, 2)) @ plane), (600, rng.standard_normal((590, 32)))):
+        columns = make_rows(first, first + len(rows))
+        lists = pa.array(rows.tolist(), pa.list_(pa.float32()))
+        made.append(columns.set_column(3, columns.schema.field("embedding"), lists))
+        report = index_head(made, definition)
+    assert report.action is Action.REFRESHED
+    new = np.concatenate([rng.standard_normal((40, 2)) @ plane, rng.standard_normal((40, 32))]).astype(np.float32)
+    answer = open_index(made, definition, storage=STORAGE).search(new, columns=["id"], target_recall=0.97)
+    true = exact_search(made, "embedding", definition.metric, new, storage=STORAGE, columns=["id"])
+    answers, wanted = ids_by_query(answer.rows), ids_by_query(true.rows)
+    assert np.mean([len(set(answers[query]) & set(wanted[query])) / 10 for query in wanted]) >= 0.95
 
 
 @pytest.mark.parametrize("k", [1, 900])
