@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
-from pyiceberg.expressions import And, BooleanExpression, Or
+from pyiceberg.expressions import And, BooleanExpression
 from pyiceberg.expressions.visitors import extract_field_ids
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -161,11 +161,7 @@ def _tests_of(
 def _is_decided(part: BooleanExpression, attributes: Attributes) -> bool:
     """Whether the columns of a version decide a part of a condition."""
     field_ids = extract_field_ids(part)
-    if not field_ids or not all(map(attributes.has, field_ids)):
-        return False
-    return len(field_ids) == 1 or (
-        isinstance(part, And | Or) and _is_decided(part.left, attributes) and _is_decided(part.right, attributes)
-    )
+    return bool(field_ids) and all(map(attributes.has, field_ids))
 
 
 def _conjuncts(expression: BooleanExpression) -> Iterator[BooleanExpression]:

@@ -54,7 +54,7 @@ from pyiceberg.types import (
 
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.filters import attribute_conditions, attribute_matches, distinct_values
-from icepuffin.ops.filters.attribute_conditions import Attributes
+from icepuffin.ops.filters.attribute_conditions import Attributes, Condition, Entries
 from icepuffin.ops.filters.attribute_matches import AttributeMatches, find_matches_by_attributes
 from icepuffin.ops.filters.attribute_values import VersionValues
 from icepuffin.ops.filters.condition_parser import LookUp
@@ -121,6 +121,7 @@ def both_ways(table: Table, definition: IndexDefinition, where: str | BooleanExp
     kept = find_matches_by_attributes(table, live, table.schema(), where, STORAGE, values)
     scanned = find_matches(table, live, table.schema(), where, STORAGE)
     assert kept.count == scanned.count
+    assert len(kept.positions) == len(scanned.positions)
     loaded = load_version(version, live, STORAGE, complete=True, threads=1)
     for shard_id, shard in zip(loaded.shard_ids, loaded.shards, strict=True):
         nodes = (matches.nodes(shard_id, shard).marked()[shard.is_live] for matches in (kept, scanned))
@@ -309,6 +310,9 @@ def test_rows_that_are_not_indexed_yet_are_read(table: Table) -> None:
     own, scanned, how = both_ways(table, SECTIONS, "section = 'section 2' and id > 500")
     assert own == scanned
     assert how.endswith("1 data file read, of 1 without values of section: the version lacks them")
+    _, live, values = opened_values(table, SECTIONS)
+    where = "section = 'section 2' and embedding is not null"
+    assert find_matches_by_attributes(table, live, table.schema(), where, STORAGE, values).files_read == 3 + 1
     result = reader(table).search(queries(1), 300, where="section = 'section 2'", columns=["id"])
     assert result.coverage is Coverage.NEAREST_VERSION_AND_TAIL
     assert sorted(result.rows["id"].to_pylist()) == list(range(2, 950, 5))
@@ -964,6 +968,32 @@ def test_lists_are_weighed_by_the_bytes_that_a_version_keeps() -> None:
     file = LiveFile("file:/a.parquet", 1, 1_000, 1, "PARQUET")
     sizes = [ColumnsOfFile(FileSlot(0), file, field_ids).size(Schema(*fields)) for field_ids in ((1,), (2,), (1, 2))]
     assert sizes == [8_000, 1_000 * kept_values.LIST_BYTES_PER_ROW, 136_000]
+
+
+class TwoColumns:
+    """Values of two columns of two files of three rows, of which the second column lacks one."""
+
+    field_ids = (1, 2)
+
+    def entries(self, field_id: int) -> Entries:
+        own = [[1, 0, 0], [1, 1, 0]] if field_id == 1 else [[0, 1, 0]]
+        entries = {}
+        for number, numbers in enumerate(own):
+            values = kept_values.file_values([pa.array(numbers, pa.int32())], pa.int32(), 3)
+            assert values is not None
+            entries[FileNumber(number)] = entry_of(number, 3, "int", "reading", values)
+        return entries, {} if field_id == 1 else {FileNumber(1): "too long"}
+
+
+def test_rows_of_a_file_that_one_column_lacks_are_not_counted() -> None:
+    schema = Schema(NestedField(1, "a", IntegerType()), NestedField(2, "b", IntegerType()))
+    files = tuple(LiveFile(f"file:/{name}.parquet", 100, 3, 1, "PARQUET") for name in "xy")
+    live = LiveFiles("t", "uuid", "file:/", SnapshotId(1), 1, 0, files)
+    predicate = RowPredicate("a = 1 or b = 1", schema)
+    condition = Condition.from_tests([predicate.bound], Attributes(TwoColumns(), live, schema, STORAGE), predicate)
+    assert condition.missing == {1: "values of b: too long"}
+    assert condition.rows(FileNumber(1)).tolist() == [True, True, False], "as far as is known"
+    assert condition.count() == 2
 
 
 def test_matches_that_are_kept_count_for_two_bitmaps_and_the_rows_of_data_files() -> None:

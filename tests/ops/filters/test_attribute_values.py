@@ -28,6 +28,8 @@ pytestmark = pytest.mark.usefixtures("no_disk_cache")
 SECTIONS = replace(DEFINITION, filters=("section", "id", "name"))
 LIVE = [number for number in range(600, 650) if (number - 600) % 7]
 IN_MEMORY = "and those in memory of 1 data file that it lacks"
+VALUES_OF_TAIL = 16 + 50 * 8 + 50 + 12 * 50
+"""50 distinct numbers of 8 bytes and a code of each row, beside the header of both; 12 bytes per row"""
 
 
 @pytest.fixture(autouse=True)
@@ -62,11 +64,13 @@ def ids(reader: IndexReader, where: Any) -> tuple[list[int], str]:
 
 def test_the_second_condition_on_a_column_reads_it_for_all_later_ones(table: Table) -> None:
     reader = opened(with_tail(table))
+    assert len(reader.search(queries(1), 1, columns=[])) == 1  # rows of the tail are in memory from here on
     assert ids(reader, "section = 'section 1'")[1].endswith("1 data file read, of 1 without values of section: the "
         "version lacks them")  # fmt: skip
     assert "1 data file read" in ids(reader, "id >= 640")[1]
-    in_memory = f"by the index's values of id, {IN_MEMORY}"
+    in_memory, before = f"by the index's values of id, {IN_MEMORY}", TAIL_MEMORY.reserved
     assert ids(reader, "id >= 600") == (LIVE, in_memory)
+    assert TAIL_MEMORY.reserved - before == VALUES_OF_TAIL
     assert ids(reader, None)[0] == [*range(600), *LIVE]
     Path(to_path(file_of_tail(table))).unlink()
     for where, rows in (("id >= 642", [*range(643, 649)]), ("id in (3, 601, 602) and id > 3", LIVE[:2])):
@@ -106,8 +110,7 @@ def test_the_memory_of_values_is_of_the_budget_of_tails_and_given_back(table: Ta
     for first in range(4):
         ids(reader, f"id >= {600 + first}")
     values = TAIL_MEMORY.reserved - rows
-    # 50 distinct numbers of 8 bytes and a code of each row, beside the header of both; 12 bytes per row
-    assert values == 16 + 50 * 8 + 50 + 12 * 50
+    assert values == VALUES_OF_TAIL
     del reader
     gc.collect()
     assert TAIL_MEMORY.reserved == before

@@ -5,7 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from icepuffin.ops.filters.coded_rows import CodedRows, ColumnPart, Combination, evaluate
+from icepuffin.ops.filters.coded_rows import (
+    NO_LIST,
+    CodedRows,
+    ColumnPart,
+    Combination,
+    ListPart,
+    Lists,
+    evaluate,
+)
+from icepuffin.puffin.blobs.attributes_blob import NULL, WHOLE, WITH_NULL
 
 
 @pytest.mark.parametrize(("kind", "codes"), [(np.uint8, 3), (np.uint8, 200), (np.uint16, 900), (np.uint32, 1 << 17)])
@@ -55,3 +64,40 @@ def test_of_parts_that_are_never_true_no_row_is_left() -> None:
     assert evaluate(Combination(every=True, parts=(rare, often)), columns).marked().nonzero()[0].tolist() == [
         *range(3, 300, 40)
     ]
+
+
+@pytest.mark.parametrize("count", [8, 9, 25])
+def test_rows_of_many_runs_are_those_of_each(count: int) -> None:
+    """Runs with codes between them, and runs right behind one another."""
+    codes = np.arange(300).astype(np.uint8) % 60
+    rows = CodedRows(codes, 60)
+    for step in (1, 2):
+        runs = [(step * number, step * number) for number in range(3, 3 + count)]
+        expected = np.isin(codes, [first for first, _ in runs])
+        assert np.array_equal(ColumnPart(1, runs).rows(rows).marked(), expected)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_lists_are_found_by_their_elements_and_by_their_states(seed: int) -> None:
+    """Of rows, and of nodes, some of which have no row or one that is deleted."""
+    rng = np.random.default_rng(seed)
+    states = rng.choice([WHOLE, WITH_NULL, NULL, NO_LIST], 400).astype(np.uint8)
+    has = (rng.random((6, 400)) < np.array([0.9, 0.5, 0.1, 0.01, 0.004, 0.0])[:, None]) & (states < NULL)
+    starts = np.append(0, np.cumsum(has.sum(axis=1)))
+    lists = Lists(states, starts, np.nonzero(has)[1].astype(np.uint32))
+    rows = rng.permutation(400)[:350]
+    outside, is_live = rng.random((2, 350)) < np.array([[0.1], [0.8]])
+    nodes = lists.of_nodes(rows, outside, is_live)
+    here = is_live & ~outside
+    for own, own_states, own_has in (
+        (lists, states, has),
+        (nodes, np.where(here, states[rows], NO_LIST), has[:, rows] & here),
+    ):
+        assert own.live_count == np.count_nonzero(own_states != NO_LIST)
+        for elements in ((), (0,), (3,), (1, 4), (5,), (0, 2, 3)):
+            having = own_has[list(elements)].any(axis=0)
+            assert np.array_equal(ListPart(1, elements, ()).rows(own).marked(), having)
+            without = (own_states == WHOLE) & ~having
+            assert np.array_equal(ListPart(1, elements, (WHOLE,)).rows(own).marked(), without)
+        for wanted in ((NULL,), (WHOLE, WITH_NULL)):
+            assert np.array_equal(ListPart(1, None, wanted).rows(own).marked(), np.isin(own_states, wanted))

@@ -1,13 +1,20 @@
 """The distinct values of a column in their order: codes of values by a dictionary, and by bisection."""
 
+import math
 import random
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from pyiceberg.expressions import GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
+from pyiceberg.schema import Schema
+from pyiceberg.types import DoubleType, LongType, NestedField
 
 from icepuffin.ops.filters import distinct_values
+from icepuffin.ops.filters.coded_rows import ColumnPart
 from icepuffin.ops.filters.condition_parser import LookUp
 from icepuffin.ops.filters.distinct_values import DistinctValues
+from icepuffin.ops.filters.predicate import RowPredicate
 
 TEXTS = ["", " ", "A", "a", "a ", "aa", "a\0b", "\0", "e\u0301", "\u00e9", "z", "\ue000", "\uffff", "\U00010000"]
 
@@ -37,3 +44,17 @@ def test_values_that_python_compares_in_another_way_are_not_looked_up() -> None:
         values, _ = DistinctValues.from_arrays([pa.array([], kind)], kind)
         with pytest.raises(TypeError, match="is no look-up among values"):
             values.part(1, LookUp("a", (1,), of_lists=False), None)
+
+
+@pytest.mark.parametrize("kind", [LongType(), DoubleType()], ids=str)
+def test_of_a_thousand_values_a_comparison_by_order_finds_where_it_changes(kind: LongType | DoubleType) -> None:
+    schema = Schema(NestedField(1, "a", kind))
+    numbers = [3.0 * number for number in range(1_000)] + [math.nan] * isinstance(kind, DoubleType)
+    arrow_type = schema.as_arrow().field(0).type
+    values, _ = DistinctValues.from_arrays([pa.array(numbers, pa.float64()).cast(arrow_type)], arrow_type)
+    for operator in (LessThan, LessThanOrEqual, GreaterThan, GreaterThanOrEqual):
+        for literal in (-1, 0, 1, 3, 92, 93, 94, 1_500, 2_996, 2_997, 2_998):
+            predicate = RowPredicate(operator("a", literal), schema)
+            found = values.part(1, predicate.bound, predicate)
+            compared = ColumnPart.from_mask(1, np.asarray(predicate.truth(predicate.bound, values.values)))
+            assert found.runs == compared.runs, (operator, literal)

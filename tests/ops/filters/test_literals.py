@@ -215,6 +215,16 @@ def test_a_list_contains_what_its_elements_can_be() -> None:
         assert fitted(And(ArrayContains("a", value), ArrayContains("a", value)), schema, on_lists=False) == AlwaysTrue()
 
 
+def test_conditions_on_lists_are_equal_where_they_say_the_same() -> None:
+    schema = Schema(*(NestedField(number, name, ListType(9 + number, LongType())) for number, name in enumerate("ab")))
+    own, *others = ArrayContains("b", 5), ArrayContains("a", 5), ArrayContains("b", 4), ArrayContains("b", 6)
+    for made in (lambda condition: condition, lambda condition: condition.bind(schema)):
+        assert made(own) == made(~~own)
+        assert hash(made(own)) == hash(made(~~own))
+        assert made(own) not in [made(other) for other in (*others, ~own)]
+    assert own != own.bind(schema)
+
+
 def test_a_text_beside_a_decimal_of_fifteen_digits_is_a_double() -> None:
     """As Spark compares the two. Of more digits a double tells too few apart, and the text is compared as it is."""
     near = "0.10000000000000000555"
