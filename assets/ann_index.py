@@ -7,20 +7,17 @@ from typing import Any
 import dagster as dg
 
 from icepuffin.assets.derived_asset import derived_asset
-from icepuffin.assets.glance import svg_markdown, version_glance
+from icepuffin.assets.glance import time_line_metadata, version_glance
 from icepuffin.assets.markdown import plain_text
 from icepuffin.assets.metadata import (
     MAX_TABLE_ROWS,
     bullet_list,
     details,
     kept_metadata,
-    linked_table,
     plotted,
-    time_line_metadata,
     when_and_how,
 )
 from icepuffin.assets.partitions import snapshot_of, snapshot_partitions
-from icepuffin.assets.report.svg_charts import recall_chart, shards_chart, standalone
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.time_line import seconds_of, time_line
 from icepuffin.ops.binding.bound_versions import DerivedVersion
@@ -28,7 +25,6 @@ from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.index.upkeep.recall_history import recall_drift, recall_history
-from icepuffin.ops.messages import readable_bytes
 from icepuffin.ops.model import Action
 from icepuffin.ops.recall.confidence import confidence_interval
 from icepuffin.ops.resources import Engine
@@ -54,13 +50,12 @@ def version_metadata(
         report = replace(report, seconds=seconds_of(points, report.seconds))
     line = time_line_metadata(points)
     if report.action is Action.EMPTY:
-        line.pop("snapshots", None)
         words = {"snapshot": when_and_how(snapshot), "nothing to index": report.reason}
         return {**line, "summary": bullet_list(words), "action": dg.MetadataValue.text(str(report.action))}
     report = _changed_first(report)
     version = _version(run, definition, report)
     drawings, since_build = version_drawings(run, definition, version)
-    values = {
+    return {
         **line,
         **drawings,
         "summary": bullet_list({"snapshot": when_and_how(snapshot), **_summary(definition, report, since_build)}),
@@ -72,11 +67,8 @@ def version_metadata(
             seconds=report.seconds,
             tombstones=report.tombstone_ratio,
         ),
-        **({"shards": linked_table(_shard_rows(report))} if report.shard_reports else {}),
         "details": details(report),
     }
-    last = [name for name in ("picture", "shards", "snapshots", "details") if name in values]
-    return {name: values[name] for name in (*(name for name in values if name not in last), *last)}
 
 
 def _version(run: RunContext, definition: IndexDefinition, report: IndexReport) -> DerivedVersion | None:
@@ -106,24 +98,6 @@ def _summary(definition: IndexDefinition, report: IndexReport, since_build: floa
         change = f", {since_build:+.4f} since it was built anew" if round(since_build, 4) else ""
         recall += f"{change}; at least {definition.target_recall:g} is required"
     return {"recall@10": recall, **fields}
-
-
-def _shard_rows(report: IndexReport) -> list[dict[str, str]]:
-    return [
-        {
-            "shard": str(shard.number),
-            "how": shard.how,
-            "rows": f"{shard.live:,}",
-            "tombstones": f"{shard.nodes - shard.live:,}",
-            "inserted": f"{shard.inserted:,}",
-            "moved": f"{shard.remapped:,}",
-            "recall@10": f"{shard.recall:.4f}",
-            "queries": f"{shard.queries:,}",
-            "measured": shard.measured,
-            "bytes": readable_bytes(shard.bytes),
-        }
-        for shard in report.shard_reports[:MAX_TABLE_ROWS]
-    ]
 
 
 def _measured_recall(report: IndexReport) -> dict[str, float | int | str]:
@@ -172,19 +146,14 @@ def layout_result(report: IndexReport) -> dg.AssetCheckResult:
 def version_drawings(
     run: RunContext, definition: IndexDefinition, version: DerivedVersion | None
 ) -> tuple[dict[str, dg.MetadataValue[Any]], float]:
-    """(shards, tombstones and recall by cost as a picture, small and large; the change of recall since the last build).
-    Empty and 0 where there is no version.
+    """(recall by cost, shards and tombstones as a picture, the change of recall since the last build). Empty and 0
+    where there is no version.
     """
     if version is None:
         return {}, 0.0
-    drawings: dict[str, dg.MetadataValue[Any]] = {}
     drawn = overview(run.table, definition, run.storage, version=version, ref=run.ref)
-    if drawn is not None:
-        if glance := version_glance(drawn):
-            drawings["at a glance"] = dg.MetadataValue.md(glance)
-        covered = f"{drawn.table}, index {drawn.index}, snapshot {drawn.base_snapshot_id}: covers {drawn.coverage:.1%}"
-        charts = recall_chart(drawn, definition.target_recall), shards_chart(drawn)
-        drawings["picture"] = dg.MetadataValue.md(svg_markdown(f"index {definition.name}", standalone(charts, covered)))
+    glance = version_glance(drawn) if drawn else None
+    drawings: dict[str, dg.MetadataValue[Any]] = {"at a glance": dg.MetadataValue.md(glance)} if glance else {}
     versions = versions_of(run.table, definition)
     until = [bound for bound in versions if bound.base_sequence_number <= version.base_sequence_number]
     return drawings, recall_drift(recall_history(until))

@@ -8,15 +8,12 @@ from typing import Any, TypeAlias
 import dagster as dg
 from pyiceberg.table import Table
 
-from icepuffin.assets.metadata import recall_line
 from icepuffin.assets.sensor_states import sensor_states
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
-from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag, missing_ref
-from icepuffin.ops.index.upkeep.recall_history import RecallMeasurement, recall_history
 from icepuffin.ops.messages import listed, plural
 from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.recall.recall_reports import RecallReportError, RecallReports, ReportedRecall
@@ -28,7 +25,6 @@ from icepuffin.ops.theta.ndv import nearest_statistics
 from icepuffin.ops.theta.statistics_slot import damage_of
 
 _Results: TypeAlias = dg.AssetCheckResult | Iterator[dg.AssetCheckResult]
-_VERSIONS_DRAWN = 60
 _SWITCH_ON = "switch on the sensor {} on the Automation page: it is off, so new snapshots get no runs"
 _RAISE_RECALL = (
     "search wider: give queries a target_recall or a larger search_list, or raise search_list of the index. What "
@@ -166,25 +162,8 @@ def _sensor_is_off(context: dg.AssetCheckExecutionContext, spec: TableSpec) -> b
     return "STOPPED" in switches or not spec.settings.sensor_running
 
 
-def recall_so_far(history: Sequence[RecallMeasurement], target: float) -> dict[str, dg.MetadataValue[Any]]:
-    """Recall of the last versions as a picture, whoever built them. Empty where no version recorded its recall."""
-    last = history[-_VERSIONS_DRAWN:]
-    if not last:
-        return {}
-    chart = recall_line(
-        f"recall@10 of the last {len(last)} versions; large: built anew; dashed: target",
-        [str(version.base_snapshot_id) for version in last],
-        [version.recall for version in last],
-        floor=target,
-        marked=[index for index, version in enumerate(last) if version.action is Action.BUILT],
-    )
-    return {"recall so far": chart}
-
-
 def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChecksDefinition:
-    """Reads the whole index file, and its columns of the whole table. It runs seldom, so it also draws the recall of
-    all versions: in every partition the picture would be repeated.
-    """
+    """Reads the whole index file, and its columns of the whole table."""
 
     @_check_of(
         spec,
@@ -232,7 +211,6 @@ def integrity_result(spec: TableSpec, definition: IndexDefinition, catalogs: Cat
             "rows compared": report.rows,
             "self-search": report.self_search.summary if report.self_search else f"not done: {unsearched}",
             "faults": "; ".join(listed(report.faults)) or "none",
-            **recall_so_far(recall_history(versions_of(table, definition)), definition.target_recall),
             **({"what to do": remedy(spec.identifier, definition.name, version, report)} if report.faults else {}),
         },
     )
@@ -280,28 +258,20 @@ def live_recall_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetC
     )
     def live_recall(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
-        in_order = versions_of(table, definition)[-_VERSIONS_DRAWN:]
-        version = tagged_version(table, definition.name)  # after a rollback it may be older than all of these
-        versions = {item.index_snapshot_id for item in (*in_order, *([version] if version else []))}
+        version = tagged_version(table, definition.name)
         try:
             reports = RecallReports(str(spec.settings.recall_reports), storage_of(table), table.metadata.table_uuid)
-            reported = reports.read(definition.name, versions)
+            reported = reports.read(definition.name, {version.index_snapshot_id} if version else set())
         except (StorageError, RecallReportError) as error:
             why = {"why": f"the reports of readers cannot be read: {error}"}
             return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, metadata=why)
         newest = reported.get(version.index_snapshot_id) if version else None
-        measured = [
-            (item.base_snapshot_id, recall)
-            for item in in_order
-            if (live := reported.get(item.index_snapshot_id)) and (recall := live.recall) is not None
-        ]
         passed = newest is None or newest.high >= definition.target_recall
         return dg.AssetCheckResult(
             passed=passed,
             severity=dg.AssetCheckSeverity.WARN,
             metadata={
                 **_live_recall_metadata(newest),
-                **live_recall_so_far(measured, definition.target_recall),
                 **({} if passed else {"what to do": _RAISE_RECALL.format(spec.identifier, definition.name)}),
             },
         )
@@ -322,16 +292,3 @@ def _live_recall_metadata(newest: ReportedRecall | None) -> dict[str, int | floa
         "not measured": newest.left_out,
         "readers": newest.readers,
     }
-
-
-def live_recall_so_far(measured: Sequence[tuple[SnapshotId, float]], target: float) -> dict[str, dg.MetadataValue[Any]]:
-    """Recall of live queries, version by version, as a picture. Empty where none was measured."""
-    if not measured:
-        return {}
-    chart = recall_line(
-        f"recall of live queries, last {len(measured)} versions; dashed: target",
-        [str(base) for base, _ in measured],
-        [recall for _, recall in measured],
-        floor=target,
-    )
-    return {"live recall so far": chart}

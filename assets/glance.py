@@ -1,12 +1,12 @@
-"""Pictures that the UI shows without a click: Markdown of fewer than 1,000 characters.
-
-Longer Markdown, such as a PNG of a few kilobytes, is a link in the UI that opens it.
-"""
+"""Pictures that the UI shows without a click: Markdown of fewer than 1,000 characters. Longer Markdown is a link."""
 
 import html
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import quote
+
+import dagster as dg
 
 from icepuffin.assets.time_line import TimeLinePoint
 from icepuffin.ops.messages import plural
@@ -45,7 +45,7 @@ def value_bars(title: str, values: Mapping[str, float]) -> str:
     )
     height = 17 * len(values) + 17
     scale = f"<text x='100' y='{height - 4}' fill='{_LINE}'>log scale</text>"
-    return svg_markdown(title, _drawing(height, f"<path d='{bars}' fill='{_LIVE}'/>{texts}{scale}"))
+    return _picture(title, height, f"<path d='{bars}' fill='{_LIVE}'/>{texts}{scale}")
 
 
 def version_glance(overview: Overview) -> str | None:
@@ -55,24 +55,25 @@ def version_glance(overview: Overview) -> str | None:
     title = f"index {overview.index} at a glance"
     parts = [_curve(overview), *_shards(overview.shards)]
     for count in range(len(parts), 0, -1):
-        drawn = svg_markdown(title, _drawing(102, "".join(parts[:count])))
+        drawn = _picture(title, 102, "".join(parts[:count]))
         if len(drawn) <= INLINE_CHARACTERS:
             return drawn
     return None
 
 
-def time_line_glance(points: Sequence[TimeLinePoint]) -> str | None:
-    """The newest snapshots as a time line, newest first, as Markdown: as many as can be shown at once, and the one that
-    it is about in any case. None where there is none. Drawn in characters, so that ids can be copied.
+def time_line_metadata(points: Sequence[TimeLinePoint]) -> dict[str, dg.MetadataValue[Any]]:
+    """The newest snapshots as a time line, newest first: as many as can be shown at once, and the one that it is about
+    in any case. Empty where there is none. Drawn in characters, so that ids can be copied: partition keys are ids, and
+    people search by time and operation.
     """
     nothing = "nothing made" if any(point.is_here for point in points) else "nothing made when this was recorded"
     for count in range(len(points), 0, -1):
         last = next((point for point in points[count - 1 :] if point.is_here), points[count - 1])
-        more = f"\n⋮ {len(points) - count} more" if count < len(points) else ""
+        more = "\n⋮ all of them: icepuffin snapshots" if count < len(points) else ""
         drawn = "\n".join(_point(point, nothing) for point in [*points[: count - 1], last])
         if len(text := f"```\n{drawn}{more}\n```") <= INLINE_CHARACTERS:
-            return text
-    return None
+            return {"time line": dg.MetadataValue.md(text)}
+    return {}
 
 
 def _point(point: TimeLinePoint, nothing: str) -> str:
@@ -133,12 +134,8 @@ def _share(value: float, values: Sequence[float]) -> float:
     return (value - min(values)) / span if span else 1.0
 
 
-def _drawing(height: int, body: str) -> str:
-    """On white, as the UI may be dark."""
+def _picture(title: str, height: int, body: str) -> str:
+    """Markdown with a drawing on white, as the UI may be dark."""
     head = f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{height}' font-size='11'"
-    return f"{head} style='background:#fff'>{body}</svg>"
-
-
-def svg_markdown(title: str, svg: str) -> str:
-    """Markdown with a drawing in it."""
+    svg = f"{head} style='background:#fff'>{body}</svg>"
     return f"![{title}](<data:image/svg+xml,{quote(svg, safe=_PLAIN)}>)"

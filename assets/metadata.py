@@ -1,26 +1,22 @@
-"""Reports as Dagster metadata: numbers that the UI plots, ids as text, tables, and small pictures."""
+"""Reports as Dagster metadata: numbers that the UI plots, ids as text, and all else behind a link."""
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
 from pyiceberg.table.snapshots import Snapshot
 
-from icepuffin.assets.glance import INLINE_CHARACTERS, svg_markdown, time_line_glance
+from icepuffin.assets.glance import INLINE_CHARACTERS
 from icepuffin.assets.markdown import plain_text
-from icepuffin.assets.report.svg_charts import Axes, Point, line_chart, standalone
-from icepuffin.assets.time_line import TimeLinePoint
-from icepuffin.ops.messages import readable_bytes, readable_seconds
+from icepuffin.ops.messages import readable_bytes
 from icepuffin.ops.table.summaries import number_of, summary_of
 
 MAX_TABLE_ROWS = 100
 """Rows of a table, at most: each takes some 200 bytes of Dagster's database per materialization"""
-_TIME_LINE, _SNAPSHOTS = "time line", "snapshots"
-_OF_THE_RUN = (_TIME_LINE, "action", "outcome", _SNAPSHOTS)
+_OF_THE_RUN = ("time line", "action", "outcome")
 """Labels of what a run did, made or not, and of what it found"""
 _MAX_PLOTTED = 2**31 - 1
 _MAX_EXACT = 2**53
@@ -96,35 +92,6 @@ def bullet_list(lines: Mapping[str, str]) -> dg.MetadataValue[Any]:
     return dg.MetadataValue.md("\n".join(bullets)[:INLINE_CHARACTERS])
 
 
-def time_line_metadata(points: Sequence[TimeLinePoint]) -> dict[str, dg.MetadataValue[Any]]:
-    """The newest snapshots as a picture, and as a table: partition keys are ids, and people search by time and
-    operation. Empty where there are none.
-    """
-    drawn = time_line_glance(points)
-    picture_of_them = {_TIME_LINE: dg.MetadataValue.md(drawn)} if drawn else {}
-    return {**picture_of_them, **({_SNAPSHOTS: linked_table([_cells(point) for point in points])} if points else {})}
-
-
-def _cells(point: TimeLinePoint) -> dict[str, str]:
-    return {
-        **point.entry.cells,
-        "made": point.made,
-        "recall@10": "" if point.recall is None else f"{point.recall:.4f}",
-        "time": "" if point.seconds is None else readable_seconds(point.seconds),
-    }
-
-
-def linked_table(rows: Sequence[Mapping[str, str]]) -> dg.MetadataValue[Any]:
-    """The first `MAX_TABLE_ROWS` rows as a table in Markdown, which the UI shows after a click: within the page a wide
-    table cuts off all that stands above it. Columns without any value are left out.
-    """
-    shown = rows[:MAX_TABLE_ROWS]
-    columns = [column for column in (shown[0] if shown else {}) if any(row[column] for row in shown)]
-    lines = [columns, ["---"] * len(columns), *([plain_text(row[column]) for column in columns] for row in shown)]
-    text = "\n".join(f"|{'|'.join(line)}|" for line in lines)
-    return dg.MetadataValue.md(text.ljust(INLINE_CHARACTERS + 1))
-
-
 def when_and_how(snapshot: Snapshot | None) -> str:
     """Time and operation of a commit in words, as the partition key is only an id."""
     if snapshot is None:
@@ -160,15 +127,3 @@ def _totals_in_words(totals: Mapping[str, int]) -> dict[str, str]:
     if "files size" in totals:
         words["bytes"] = readable_bytes(totals["files size"])
     return words
-
-
-def recall_line(
-    title: str, labels: Sequence[str], recalls: Sequence[float], *, floor: float, marked: Collection[int] = ()
-) -> dg.MetadataValue[Any]:
-    """Recalls in sequence as a picture, with a dashed line at `floor`, their limit. The first and the last have labels;
-    the points at the positions `marked` are drawn larger.
-    """
-    points = [Point(index, recall, "", is_marked=index in marked) for index, recall in enumerate(recalls)]
-    points[-1] = replace(points[-1], label=f"{recalls[-1]:.4f}")
-    chart = line_chart(points, Axes(title, ends=(labels[0], labels[-1]), floor=floor, top=1.0))
-    return dg.MetadataValue.md(svg_markdown(title, standalone([chart], title)))

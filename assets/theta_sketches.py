@@ -6,16 +6,9 @@ from typing import Any
 import dagster as dg
 
 from icepuffin.assets.derived_asset import derived_asset
-from icepuffin.assets.glance import value_bars
+from icepuffin.assets.glance import time_line_metadata, value_bars
 from icepuffin.assets.markdown import plain_text
-from icepuffin.assets.metadata import (
-    bullet_list,
-    details,
-    kept_metadata,
-    plotted,
-    time_line_metadata,
-    when_and_how,
-)
+from icepuffin.assets.metadata import bullet_list, details, kept_metadata, plotted, when_and_how
 from icepuffin.assets.partitions import snapshot_of
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.time_line import SKETCHES, seconds_of, time_line
@@ -69,7 +62,6 @@ def sketches_metadata(run: RunContext, report: ThetaReport, spec: TableSpec) -> 
     if report.outcome is ThetaOutcome.CURRENT:
         report = replace(report, seconds=seconds_of(points, report.seconds))
     line = time_line_metadata(points)
-    table = {"snapshots": line.pop("snapshots")} if "snapshots" in line else {}
     fields = {name: text for name, text in report.fields().items() if name not in ("distinct", "file")}
     words = {
         "summary": bullet_list({"snapshot": when_and_how(snapshot), **fields}),
@@ -83,6 +75,5 @@ def sketches_metadata(run: RunContext, report: ThetaReport, spec: TableSpec) -> 
         **words,
         **plotted(**{f"ndv/{column}": report.ndv[column] for column in list(report.ndv)[:_MAX_PLOTTED_COLUMNS]}),
         **plotted(bytes=report.bytes_written, seconds=report.seconds),
-        **table,
         "details": details(report),
     }

@@ -1,7 +1,6 @@
-"""Charts as SVG: of the report on a table, which styles them by class, and as pictures in Dagster."""
+"""Charts of the report on a table, as SVG: the page styles them by class."""
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,17 +13,15 @@ WIDTH, HEIGHT = 360, 190
 BARS = 120
 """Bars of a chart, at most; of more, each is the mean of some that lie side by side"""
 STYLE = (
-    "text{font:11px system-ui,sans-serif;fill:var(--muted,#555)}text.name{fill:var(--text,#222)}"
-    ".axis{stroke:var(--line,#ccc)}.floor{stroke:var(--bad,#a11a1a);stroke-dasharray:4 3}"
-    ".curve{stroke:var(--accent,#4f43dd);stroke-width:2;fill:none}.range{stroke:var(--accent,#4f43dd)}"
-    ".dot{fill:var(--accent,#4f43dd)}.a{fill:var(--accent,#4f43dd)}.b{fill:var(--second,#147a5b)}"
-    ".c{fill:var(--third,#b4690e)}.d{fill:var(--fourth,#a3366f)}.e{fill:var(--faint,#9a9aa8)}.over{fill:transparent}"
+    "text{font:11px system-ui,sans-serif;fill:var(--muted)}"
+    ".axis{stroke:var(--line)}.floor{stroke:var(--bad);stroke-dasharray:4 3}"
+    ".curve{stroke:var(--accent);stroke-width:2;fill:none}.range{stroke:var(--accent)}.dot,.a{fill:var(--accent)}"
+    ".b{fill:var(--second)}.c{fill:var(--third)}.d{fill:var(--fourth)}.e{fill:var(--faint)}.over{fill:transparent}"
 )
-"""Rules of a style sheet; a page that sets no colours has those of paper"""
+"""Rules of a style sheet, in colours that the page sets"""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 12, 14, 38
 _CAPTION = 16
 """Units that a caption is high"""
-_FOR_POINTERS = re.compile(r'<rect class="over".*?</rect>|<title>.*?</title>')
 _TICKS = 4
 _LETTER = 7
 """Units that a letter is wide, about"""
@@ -159,20 +156,6 @@ def shards_chart(view: Overview) -> Markup:
     ]
     label = f"rows of {plural(len(bars), 'shard')}; grey: tombstones, {view.tombstone_ratio:.1%}"
     return bar_chart(bars, Axes(label, label, ends=("shard 0", f"shard {len(bars) - 1}")))
-
-
-def standalone(charts: Sequence[Markup], heading: str = "") -> str:
-    """Charts side by side as a picture of their own, on paper, with a heading above them; no pointer reaches it."""
-    moved = []
-    for number, chart in enumerate(charts):
-        plain = _FOR_POINTERS.sub("", chart)
-        frame = f'<svg x="{(WIDTH + 10) * number + 5}" y="24" width="{WIDTH}" height="{HEIGHT}" '
-        moved.append(Markup(plain.replace("<svg ", frame, 1)))
-    width = max((WIDTH + 10) * len(charts), int(_LETTER * len(heading)))
-    paper = element("rect", width="100%", height="100%", fill="#fff")
-    text = element("text", heading, class_="name", x=8, y=17)
-    size = {"xmlns": "http://www.w3.org/2000/svg", "width": width, "height": HEIGHT + 30}
-    return element("svg", element("style", Markup(STYLE)), paper, text, *moved, **size)
 
 
 def _heights(values: Sequence[float], top: float | None) -> tuple[Callable[[float], float], Markup]:

@@ -12,7 +12,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.assets.checks import current_lag, freshness_evaluation, is_late, lag_in_words, lag_metadata
-from icepuffin.assets.metadata import time_line_metadata, total_metadata
+from icepuffin.assets.glance import time_line_metadata
+from icepuffin.assets.metadata import total_metadata
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import HIDDEN_TAGS, RUN_NUMBERS, has_numbers, with_numbers

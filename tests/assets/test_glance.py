@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from icepuffin.assets.glance import INLINE_CHARACTERS, time_line_glance, value_bars, version_glance
+from icepuffin.assets.glance import INLINE_CHARACTERS, time_line_metadata, value_bars, version_glance
 from icepuffin.assets.newest_snapshots import SnapshotEntry
 from icepuffin.assets.time_line import TimeLinePoint
 from icepuffin.ops.model import SnapshotId
@@ -106,7 +106,7 @@ def point(number: int, *, made: str = "refreshed", rows: int | None = 4_935, is_
 
 
 def drawn(points: Sequence[TimeLinePoint]) -> list[str]:
-    text = time_line_glance(points) or ""
+    text = str(time_line_metadata(points)["time line"].value)
     assert len(text) <= INLINE_CHARACTERS
     assert (text[:4], text[-4:]) == ("```\n", "\n```"), "Markdown shows it as it is"
     return text.splitlines()[1:-1]
@@ -137,8 +137,8 @@ def test_a_long_time_line_has_the_newest_snapshots_and_its_own(here: int) -> Non
     assert ids == [*range(len(ids) - 1), max(here, len(ids) - 1)]
     (own,) = (number for number, line in enumerate(shown[::2]) if line.endswith("append, 4,935 rows ← this one"))
     assert ids[own] == here
-    assert more == f"⋮ {20 - len(ids)} more"
+    assert more == "⋮ all of them: icepuffin snapshots"
 
 
 def test_a_table_without_snapshots_has_no_time_line() -> None:
-    assert time_line_glance([]) is None
+    assert time_line_metadata([]) == {}

@@ -10,12 +10,10 @@ from dagster import serialize_value
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from icepuffin.assets.ann_index import _changed_first
-from icepuffin.assets.glance import INLINE_CHARACTERS
 from icepuffin.assets.metadata import (
     MAX_TABLE_ROWS,
     bullet_list,
     details,
-    linked_table,
     plotted,
     total_metadata,
 )
@@ -126,14 +124,6 @@ def _snapshot(summary: Mapping[str, str]) -> Snapshot:
     return Snapshot(
         snapshot_id=1, timestamp_ms=0, manifest_list="file:///list", summary=Summary(Operation.APPEND, **summary)
     )
-
-
-def test_a_table_is_a_link_however_short_and_has_no_empty_column() -> None:
-    table = linked_table([{"ref": "a|b", "note": "", "rows": "7"}, {"ref": "", "note": "", "rows": "8"}]).value
-    assert len(table) > INLINE_CHARACTERS
-    assert table.strip().splitlines() == ["|ref|rows|", "|---|---|", r"|a\|b|7|", "||8|"]
-    long = linked_table([{"shard": str(number)} for number in range(MAX_TABLE_ROWS + 1)]).value
-    assert len(long.strip().splitlines()) == 2 + MAX_TABLE_ROWS
 
 
 def test_a_text_in_a_list_makes_no_picture_and_no_line() -> None:

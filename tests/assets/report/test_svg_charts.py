@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from icepuffin.assets.report.markup import element
-from icepuffin.assets.report.svg_charts import BARS, HEIGHT, WIDTH, Axes, Bar, Point, bar_chart, line_chart, standalone
+from icepuffin.assets.report.svg_charts import BARS, HEIGHT, WIDTH, Axes, Bar, Point, bar_chart, line_chart
 from icepuffin.ops.messages import readable_bytes, readable_count, readable_seconds
 
 LETTER = 6.0
@@ -71,16 +71,6 @@ def test_one_value_is_a_chart(value: float) -> None:
 def test_a_line_without_points_has_its_axes() -> None:
     svg = drawn(line_chart([], Axes("none")))
     assert [text for text in texts(svg) if text] == ["0", "0.5", "1"]
-
-
-def test_a_picture_of_its_own_has_style_and_heading_and_no_titles() -> None:
-    charts = [bar_chart([Bar("a < b", (("a", 1.0),))], Axes("one & all"))] * 2
-    svg = drawn(standalone(charts, "index <e>"))
-    name = "{http://www.w3.org/2000/svg}"
-    assert next(text.text for text in svg.iter(f"{name}text")) == "index <e>"
-    assert len([*svg.iter(f"{name}style")]) == 1
-    assert [part.get("x") for part in svg.iter(f"{name}svg")] == [None, "5", str(WIDTH + 15)]
-    assert not [*svg.iter(f"{name}title")]
 
 
 def test_what_is_no_markup_is_escaped() -> None:
