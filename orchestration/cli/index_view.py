@@ -1,4 +1,4 @@
-"""What `icepuffin index show` draws on a terminal: the shards of a version, its coverage, recall over cost, routing."""
+"""What `icepuffin index show` draws on a terminal: the shards of a version, its coverage, recall over cost."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ def draw(console: "Console", overview: "Overview") -> None:
     """Draw shards, and the curves of recall over cost."""
     mark, rest = _marks(console)
     print_grid(console, _shards(overview, mark, rest))
-    for grid in (_curve(overview.curve, mark), _curve(overview.wide_curve, mark), _routing(overview, mark)):
+    for grid in (_curve(overview.curve, mark), _curve(overview.wide_curve, mark)):
         if grid is not None:
             print_grid(console, grid)
 
@@ -104,12 +104,3 @@ def _curve(points: "Sequence[Width]", mark: str) -> Grid | None:
         rows.append((point.search_list, point.oversample, f"{point.distances:,.0f}", f"{point.recall:.4f}", bar))
     title = f"{recall} by the width of the search, measured when shards were built; bars from {floor:.2f} to 1"
     return Grid(title, rows, ("L", "oversample", "distances", recall, ""))
-
-
-def _routing(overview: "Overview", mark: str) -> Grid | None:
-    rows = [
-        (f"{point.probe_slack:.0%}", f"{point.shards:.1f}", f"{point.recall:.4f}", _bar(mark, point.recall))
-        for point in overview.routing
-    ]
-    title = "share of the nearest rows in the shards that are probed"
-    return Grid(title, rows, ("farther by", "shards per query", "share", "")) if rows else None
