@@ -154,7 +154,7 @@ class Profile:
     condition: str = ""
     """How the condition was evaluated, in words; empty without one"""
     tail: str = ""
-    """Where the freshness tail is read, data files or memory, in words; empty without one"""
+    """Location of the freshness tail, data files or memory, in words; empty without one"""
     pruning: Pruning | None = None
     """Savings of a range search or a certified one, summed over the conditions of one with several; None of other
     searches"""
@@ -171,7 +171,7 @@ class Profile:
     live_recall: LiveRecall | None = None
     """Recall of the live queries of this version before this search; None where the reader does not measure it"""
     tier: str = "in-process"
-    """Where the search ran: `in-process` or `distributed`"""
+    """Tier of the search: `in-process` or `distributed`"""
     tier_why: str = ""
     """Reason for this tier, in words"""
     bytes_read: Mapping[str, int] = field(default_factory=dict)

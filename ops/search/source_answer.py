@@ -52,13 +52,13 @@ class SourceAnswer:
     cold: ColdReads | None = None
     """What was read of shards that were searched through their cells; None where there are none"""
     tail: str = ""
-    """Where the freshness tail is read, in words"""
+    """Location of the freshness tail, in words"""
     pruning: Pruning | None = None
     certificate: Certificate | None = None
     tier: str = ""
     """Tier as `Profile.tier` has it; empty for that of the reader"""
     where: str = ""
-    """Where the vectors that were compared lie, in words; empty for that of the reader"""
+    """Location of the vectors that were compared, in words; empty for that of the reader"""
     skipped: SkippedRows | None = None
     """Rows without a distance, of those that a task has scanned"""
     warnings: tuple[str, ...] = ()

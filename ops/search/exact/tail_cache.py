@@ -218,7 +218,7 @@ class TailAccess:
     rows: CachedRows | None
     """The rows in memory; None where the search is to scan the data files"""
     how: str
-    """Where the tail is read, and the reason, in words"""
+    """Location of the tail, and the reason, in words"""
     was_read: bool = False
     """Whether this search read the rows into memory"""
 
