@@ -127,9 +127,11 @@ def _text_and_tree(text: str, parameters: Mapping[str, Any] | Sequence[Any] | No
     if any(isinstance(node, exp.TableAlias) and isinstance(node.this, exp.Parameter) for node in nodes):  # of t@17
         raise SqlError("a table is followed by @: write VERSION AS OF a snapshot, a tag or a branch")
     hints = tuple(name for name, _ in hints_of(trees[0]))
+    calls = (call for call in trees[0].find_all(exp.Anonymous) if call.name.upper() == "TABLE")
+    arguments = (argument for call in calls for argument in call.expressions if isinstance(argument, exp.Column))
     tables = frozenset(
         ".".join(f"`{part.name.replace('`', '``')}`" for part in table.parts)
-        for table in trees[0].find_all(exp.Table)
+        for table in (*trees[0].find_all(exp.Table), *arguments)  # arguments: of a table function, TABLE(ns.t)
         if all(isinstance(part, exp.Identifier) for part in table.parts)  # not a function
     )
     return SparkStatement(named, "", values, placeholders, hints, tables), trees[0]

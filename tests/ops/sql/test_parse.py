@@ -360,6 +360,7 @@ def test_a_comment_begins_behind_a_raw_text_that_ends_in_a_backslash() -> None:
         ("MERGE INTO a.t USING b.s ON t.i = s.i WHEN MATCHED THEN DELETE", {"`a`.`t`", "`b`.`s`"}),
         ("DELETE FROM a.t WHERE i IN (SELECT i FROM b.u)", {"`a`.`t`", "`b`.`u`"}),
         ("UPDATE a.t SET x = 1", {"`a`.`t`"}),
+        ("SELECT * FROM f(TABLE(a.b.t), x => table(b.u), y => upper(c.z))", {"`a`.`b`.`t`", "`b`.`u`"}),
         ("SELECT * FROM range(5)", set()),
     ],
 )
