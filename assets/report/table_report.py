@@ -18,7 +18,7 @@ from icepuffin.ops.index.versions.tuning_record import TuningError, TuningRecord
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.search.overview import Overview, overview
-from icepuffin.ops.table.snapshots import head_of, resolve_snapshot, table_name
+from icepuffin.ops.table.snapshots import head_of, table_name
 from icepuffin.ops.theta.ndv import ndv_at
 
 MAX_SNAPSHOTS = 500
@@ -110,8 +110,6 @@ def table_report(table: Table, spec: TableSpec, storage: StorageConfig) -> Table
     shown = tuple(reversed(entries[:MAX_SNAPSHOTS]))
     indexes = tuple(describe_index(table, index, storage, spec.first_ref) for index in spec.indexes)
     head = head_of(table, spec.first_ref)
-    if head is not None:
-        head = resolve_snapshot(table, head).snapshot_id
     return TableReport(
         table=table_name(table),
         location=table.location(),

@@ -125,8 +125,14 @@ def ref_snapshot_id(table: Table, ref: str) -> SnapshotId | None:
 
 
 def head_of(table: Table, ref: str) -> SnapshotId | None:
-    """Id of the snapshot that `ref` points at; None where the ref does not exist, or `main` was never written to."""
-    return ref_snapshot_id(table, ref) if ref == "main" or ref in table.metadata.refs else None
+    """Id of the data snapshot that `ref` points at, by a derived one where the table's owner put it on that; of a
+    derived one itself where its data snapshot has expired. None where the ref does not exist, or `main` was never
+    written to.
+    """
+    head = ref_snapshot_id(table, ref) if ref == "main" or ref in table.metadata.refs else None
+    snapshots = snapshots_by_id(table.metadata)
+    base = base_snapshot_id(snapshots[head]) if head in snapshots else None
+    return base if base in snapshots else head
 
 
 def hides_snapshots(table: Table) -> bool:

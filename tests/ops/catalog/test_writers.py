@@ -20,11 +20,12 @@ from icepuffin.ops.binding.derived_snapshots import NewPack
 from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.binding.expiration import expire_derived
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.index import create_index, drop_index
+from icepuffin.ops.index import Action, create_index, drop_index, materialize_index, rebuild_tombstoned_shards
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.snapshots import ancestor_ids, data_snapshots
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.bindings import binding
 from tests.ops.catalog.writers import (
@@ -288,6 +289,18 @@ def test_a_branch_or_tag_of_the_owners_on_a_version_has_all_rows_and_their_histo
     assert [item.snapshot_id for item in data_snapshots(table, "mine")][:-1] == line
     assert ancestor_ids(table, version.index_snapshot_id) == {version.index_snapshot_id, *line}
     assert expire_derived(table, [version.index_snapshot_id], ["ann_e"]) == ()
+
+
+def test_an_index_follows_main_where_the_owner_has_put_it_on_a_version(table_factory: Callable[..., Table]) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 60))
+    made = index_head(table)
+    table.refresh().manage_snapshots().set_current_snapshot(made.index_snapshot_id).commit()
+    run = RunContext(table.refresh(), STORAGE, LocalRunner(1))
+    assert rebuild_tombstoned_shards(run, DEFINITION) is None
+    other = materialize_index(run, replace(DEFINITION, max_degree=20), made.snapshot_id)
+    assert other.action is Action.BUILT
+    assert tag_target(table.refresh(), "ann_e") == other.index_snapshot_id, "so that a sweep keeps this one"
 
 
 def test_a_version_that_took_a_number_once_gives_way_to_one_that_takes_none(
