@@ -11,6 +11,7 @@ from pyiceberg.table import Table
 from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.catalog.read_restrictions import require_table
 from icepuffin.ops.catalog.vended_config import storage_of
+from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import IndexReport, list_definitions, load_definition, materialize_index
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.model import SnapshotId, StorageConfig
@@ -151,8 +152,8 @@ def refresh_snapshot(
 
     Defines the indexes that the table does not have. `columns`: of the sketches; None for all whose type is sketched.
     `again`: whether a build that an earlier run made in vain is made again.
-    Raises what `count_theta_sketches`, `create_index` and `materialize_index` raise; what was made until then
-    stays.
+    Raises what `count_theta_sketches`, `create_index` and `materialize_index` raise; what was made stays. An error that
+    another try would end with, too, keeps no other index back: it is raised in the end, the first one of several.
     """
 
     def part(name: str) -> RunContext:
@@ -161,18 +162,30 @@ def refresh_snapshot(
     table, counted = run.table, None
     if sketches:
         counted = count_theta_sketches(part("sketches"), snapshot_id, columns=columns, verify=verify)
-    reports = {}
+    reports: dict[str, IndexReport] = {}
+    failures: list[IcepuffinError] = []
     try:
         for definition in definitions:
             name = definition.name
-            defined = ensure_defined(table, definition)
-            reports[name] = materialize_index(
-                part(name), defined, snapshot_id, verify=verify, again=again, sketches=counted
-            )
+            try:
+                defined = ensure_defined(table, definition)
+                reports[name] = materialize_index(
+                    part(name), defined, snapshot_id, verify=verify, again=again, sketches=counted
+                )
+            except IcepuffinError as error:
+                if error.retryable:
+                    raise
+                failures.append(error)  # of its rows or its definition: the other indexes do not depend on it
     except Exception:
         if counted is not None:
             _publish_alone(table, counted)
         raise
+    if failures:
+        for failure in failures[1:]:
+            _log.error("%s", failure)
+        if counted is not None:
+            _publish_alone(table, counted)
+        raise failures[0]
     return RefreshReport(table_name(table), snapshot_id, counted.publish() if counted else None, reports)
 
 

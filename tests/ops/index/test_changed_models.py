@@ -144,6 +144,16 @@ def test_batches_of_other_dimensions_are_refused_until_the_last_one(table: Table
     assert_right(table, second_model(24)[:8], Coverage.EXACT_VERSION)
 
 
+def test_an_index_that_takes_no_row_of_the_new_model_keeps_no_other_one_back(table: Table) -> None:
+    create_index(table, replace(DEFINITION, name="directions", metric="cosine"))
+    create_index(table, DEFINITION)
+    table.refresh().append(rows_of(np.zeros((1, 16), np.float32), 300, 301))
+    with pytest.raises(VectorColumnError, match="is zero, under cosine"):
+        refresh_all(table, storage=STORAGE, threads=1)
+    head = table.refresh().metadata.current_snapshot_id
+    assert [version.base_snapshot_id for version in index_versions(table, "e")][-1] == head
+
+
 def test_a_column_beside_the_old_one_is_filled_in_batches_and_both_are_searched(table: Table) -> None:
     """The recommended way: each index for the rows that have its vectors, then the old name for the new column."""
     beside = replace(DEFINITION, name="second", column="second")
