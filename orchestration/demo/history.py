@@ -64,7 +64,7 @@ def write_history(catalog: Catalog, rows: pa.Table) -> Iterator[Step]:
         (f"append {first.num_rows:,} rows", lambda: table.append(first)),
         (f"append {second.num_rows:,} rows", lambda: table.append(second)),
         ("delete one whole file", lambda: _delete_one_file(table)),
-        (f"overwrite {spare.num_rows:,} rows", lambda: _overwrite(table, spare)),
+        (f"overwrite {spare.num_rows:,} rows: a delete, an append", lambda: _overwrite(table, spare)),
         ("delete the games (position deletes)", lambda: _delete_games(table)),
     )
     for what, change in changes:
