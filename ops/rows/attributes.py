@@ -78,7 +78,7 @@ def list_parents(lists: pa.Array) -> npt.NDArray[np.int64]:
 def merged(parts: Sequence[pa.Array]) -> tuple[pa.Array, npt.NDArray[np.int64]]:
     """(distinct values of all parts in the order of their first appearance, the index of each value of the parts)."""
     encoded = pa.concat_arrays(parts).dictionary_encode()
-    return encoded.dictionary, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return encoded.dictionary, encoded.indices.to_numpy().astype(np.int64)
 
 
 def file_values(batches: Iterable[pa.Array], kind: pa.DataType, rows: int) -> FileValues | None:

@@ -47,7 +47,7 @@ class DataFileError(FileDamageError):
 
 def batch_rows(dims: int | None) -> int:
     """Number of vectors per batch, smaller for long vectors; `dims` None where the dimension is not known yet."""
-    return min(BATCH_ROWS, max(1, BATCH_BYTES // (4 * max(1, dims or 1))))
+    return min(BATCH_ROWS, max(1, BATCH_BYTES // (4 * (dims or 1))))
 
 
 def take_rows(

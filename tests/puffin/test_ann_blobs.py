@@ -158,7 +158,9 @@ def test_attributes_are_read_as_written() -> None:
     value = samples.attributes()
     read = attributes_blob.decode(attributes_blob.encode(value))
     assert same(read, value)
-    assert len(attributes_blob.encode(value)) <= attributes_blob.encoded_bytes(value.entries)
+    wide = replace(value.entries[1], kind="\U0001f600" * 7, reading="\U0001f600" * 5, left_out="\U0001f600" * 2)
+    for one in (value, replace(value, entries=(wide,))):
+        assert len(attributes_blob.encode(one)) <= attributes_blob.encoded_bytes(one.entries)
     texts, _, numbers = read.entries
     assert attributes_blob.values_of(texts).codes.tolist() == [0, 3, 2, 2, 1]
     assert attributes_blob.values_of(texts).values == "aßbbb".encode()

@@ -151,6 +151,7 @@ ROUTING = routing_blob.encode(samples.routing())
             (sealed(bytearray(ROUTING + b"\0"), 36), "1 bytes follow its end"),
             (sealed(bytearray(ROUTING[:-1]), 36), "file 1 needs 20 bytes"),
             (routing_with(partition_to_shard=np.array([0, 2, 0, 0], np.uint32)), "goes to shard 2, there are 2"),
+            (routing_with(partition_to_shard=np.array([0, 9, 0, 0], np.uint32)), "goes to shard 9, there are 2"),
             (routing_with(codebook=np.full((4, 5), NAN, np.float32)), "the codebook is not finite"),
             (with_first(live_rows=98), "shard 0 has 100 nodes, 98 live and 3 tombstones"),
             (with_first(tombstones=np.array([1, 50, 100])), "shard 0 has 100 nodes, 97 live and 3 tombstones"),

@@ -23,11 +23,11 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.catalog import connection, time_limits
-from icepuffin.ops.catalog.connection import failure, open_catalog, require_database
+from icepuffin.ops.catalog.connection import failure, names_that_have, open_catalog, require_database
 from icepuffin.ops.catalog.store_settings import store_settings, without_code
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import CatalogUnavailableError
-from tests.conftest import make_rows
+from tests.conftest import ROWS, make_rows
 from tests.ops.catalog.catalog_answers import URI, Answers
 from tests.services.forwarding import Answer, Request, serving
 from tests.services.processes import refusing_port
@@ -206,6 +206,16 @@ def test_an_sqlite_catalog_that_nobody_uses_closes_its_connections(tmp_path: Pat
     del catalog
     gc.collect()
     assert pool.checkedin() == 0
+
+
+def test_an_sql_catalog_has_the_names_by_which_its_database_has_a_table(tmp_path: Path) -> None:
+    settings = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/w"}
+    for name, identifier in (("mine", "db.t"), ("his", "db.t"), ("other", "db.u"), ("third", "db.s"), ("far", "x.t")):
+        catalog = open_catalog(name, settings)
+        catalog.create_namespace(identifier.partition(".")[0])
+        catalog.create_table(identifier, ROWS)
+    assert names_that_have(catalog, "db.t") == ("his", "mine")
+    assert names_that_have(catalog, "db.v") == ()
 
 
 def test_an_sqlite_database_that_may_only_be_read_is_read_and_keeps_its_mode(tmp_path: Path) -> None:

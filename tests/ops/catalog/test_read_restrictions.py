@@ -259,8 +259,9 @@ def test_the_refusal_says_what_is_restricted() -> None:
         (MASKS, "masks some of its columns"),
         ({**FILTER, **MASKS}, "filters its rows and masks some of its columns"),
     ):
-        with pytest.raises(RestrictedTableError, match=rf"\(read-restrictions: it {what}\)"):
+        with pytest.raises(RestrictedTableError, match=rf"\(read-restrictions: it {what}\)") as refusal:
             refuse_restricted("db.t", restrictions)
+        assert not refusal.value.retryable
 
 
 def test_a_token_that_has_expired_is_renewed_for_the_question(answers: Answers) -> None:

@@ -12,6 +12,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.rest_catalog import Renewal, VendingCatalog, _identity, _subject, vended_storage
 from icepuffin.ops.catalog.vended_config import storage_of
+from icepuffin.ops.model import Grant
 from icepuffin.ops.storage import AccessError
 
 
@@ -67,6 +68,17 @@ def test_a_request_for_new_keys_that_fails_is_one_line_without_a_secret(base: ty
         renewal()
     assert "hunter2" not in repr(renewal)
     assert caught.value.__suppress_context__
+
+
+def test_new_keys_are_those_that_a_catalog_with_grants_gives() -> None:
+    class Granting(VendingCatalog):
+        def __init__(self, name: str, **properties: str) -> None:
+            pass
+
+        def grants(self, identifier: tuple[str, ...]) -> tuple[Grant, ...]:
+            return (Grant("/".join(identifier), {}),)
+
+    assert Renewal(Granting, "lake", {}, ("ns", "t"))() == (Grant("ns/t", {}),)
 
 
 def test_what_a_rest_catalog_vends_is_of_the_storage_and_what_another_has_is_its_settings(

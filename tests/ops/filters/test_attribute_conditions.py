@@ -685,6 +685,13 @@ def test_values_of_another_width_than_their_columns_are_refused(kind: pa.DataTyp
         kept_values.decoded_values(values, kind)
 
 
+def test_bytes_that_are_no_texts_are_refused() -> None:
+    values = kept_values.file_values([pa.array(["ab", "c"])], pa.string(), 2)
+    assert values is not None
+    with pytest.raises(BadBlobError, match="attributes are no values of string"):
+        kept_values.decoded_values(replace(values, values=b"a\xffc"), pa.string())
+
+
 @pytest.mark.parametrize("rows", [1, 150])
 def test_the_largest_values_that_are_kept_are_read_however_well_they_compress(rows: int) -> None:
     assert kept_values.ALWAYS_KEPT == 65_536

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyiceberg.schema import Schema
 from pyiceberg.types import FixedType, NestedField
 
-from icepuffin.ops.rows.element_types import ELEMENT_BITS
+from icepuffin.ops.rows.element_types import ELEMENT_BITS, dims_of, spare_bytes
 from icepuffin.ops.rows.vector_column import (
     VectorColumnError,
     VectorSchema,
@@ -142,3 +142,8 @@ def test_a_schema_says_in_every_process_what_the_bytes_are() -> None:
     )
     assert (schema.schema_id, schema.find_type("v")) == (3, FixedType(8))
     assert repr(schema) != repr(VectorSchema.with_element_type(plain, 7, "i8")), "names of staged objects depend on it"
+
+
+def test_a_vector_of_bytes_has_as_many_elements_as_are_whole() -> None:
+    sizes = {kind: (dims_of(11, kind), spare_bytes(11, kind)) for kind in ELEMENT_BITS}
+    assert sizes == {"f32": (2, 3), "f16": (5, 1), "i8": (11, 0), "u8": (11, 0), "bit": (88, 0)}

@@ -212,7 +212,7 @@ def test_what_is_kept_is_bounded(folder: Folder, monkeypatch: pytest.MonkeyPatch
         assert deleted(file) == [list(range(20))]
         assert equality_deletes._resolved._of_file.weight <= 2_000
     assert len(equality_deletes._resolved._of_file) == 4
-    assert equality_deletes._Resolution(3, b"d" * 16, np.arange(5)).nbytes == 5 * 8 + 16 + 256
+    assert equality_deletes._Resolution(3, b"d" * 16, np.arange(40)).nbytes == 40 * 8 + 16 + 256
 
 
 def test_files_of_more_rows_than_are_read_at_once(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

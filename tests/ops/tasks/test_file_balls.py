@@ -1,9 +1,21 @@
 """Balls around the vectors of a data file: none is too small, and none much larger than it must be."""
 
-import numpy as np
-import pytest
+from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import FloatType, ListType, NestedField
+
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.model import FileSlot, LiveFile
+from icepuffin.ops.tasks.enclosure import EnclosureTask, enclose
 from icepuffin.ops.tasks.file_balls import MAX_BALLS, ball_around, merge_balls, partition_balls, rows_outside
+from icepuffin.ops.tasks.scatter import RowSelection, ScatterTask, scatter
+from icepuffin.ops.tasks.vectors import VectorColumn
+from tests.conftest import STORAGE
 
 VECTORS = np.random.default_rng(0).standard_normal((700, 5)).astype(np.float32)
 
@@ -41,3 +53,31 @@ def test_rows_outside_are_those_that_no_ball_holds() -> None:
     outside = ((distances - np.array([[1.0], [2.0]])) > 0).all(axis=0).sum()
     assert 0 < outside < len(VECTORS)
     assert rows_outside(VECTORS, balls) == outside
+
+
+@pytest.mark.parametrize("rows", [40, 5_000])
+def test_a_file_has_a_ball_for_each_heap_of_its_vectors_and_none_for_other_partitions(
+    rows: int, tmp_path: Path
+) -> None:
+    """However many rows the centres are made from; by those of an index, or its own."""
+    vectors = np.random.default_rng(rows).standard_normal((rows, 3)).astype(np.float32)
+    vectors[::2] += 100
+    field = pa.field("v", pa.list_(pa.float32()), metadata={"PARQUET:field_id": "1"})
+    path = tmp_path / "heaps.parquet"
+    pq.write_table(pa.Table.from_arrays([pa.array(vectors.tolist(), field.type)], schema=pa.schema([field])), path)
+    file = LiveFile(f"file://{path}", path.stat().st_size, rows, 1, "PARQUET")
+    schema = Schema(NestedField(1, "v", ListType(2, FloatType(), element_required=False), required=False))
+    column = VectorColumn(schema, 1, 3, Metric.L2, STORAGE)
+    own = enclose(EnclosureTask(((FileSlot(7), file),), column, most_balls=2, seed=0))
+    codebook = np.array([[0, 0, 0], [50, 0, 0], [100, 100, 100]], np.float32)
+    task = ScatterTask(
+        0, (RowSelection(FileSlot(7), file),), column, codebook, np.zeros(3, np.uint32), "f32",
+        f"file://{tmp_path}/staging", recorded=False,
+    )  # fmt: skip
+    for staged in (own, scatter(task)):
+        assert staged.live_rows == ((7, rows),)
+        assert staged.balls.slots.tolist() == [7, 7]
+        assert sorted(np.rint(staged.balls.centers.mean(axis=1) / 100).tolist()) == [0, 1]
+        assert staged.balls.radii.max() < 10
+        balls = list(zip(staged.balls.centers, staged.balls.radii.tolist(), strict=True))
+        assert rows_outside(vectors, balls) == 0

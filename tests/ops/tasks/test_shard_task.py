@@ -3,6 +3,8 @@
 import hashlib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +20,7 @@ from icepuffin.ops.tasks import markers
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.delta_rows import PassedRows
 from icepuffin.ops.tasks.rows import VectorRows
-from icepuffin.ops.tasks.shard_task import RECALL_LOSS, Partitions, ShardTask, _inputs, make_shard
+from icepuffin.ops.tasks.shard_task import RECALL_LOSS, Partitions, ShardTask, _inputs, _stored_runs, make_shard
 from icepuffin.ops.tasks.staged_blocks import Block, block_schema
 from icepuffin.puffin.blobs import deletion_vector_blob
 from tests.ops.cache.stored import DIMS, STORAGE, random_shard, stored
@@ -108,3 +110,12 @@ def test_the_marker_of_a_shard_depends_on_the_rows_whose_vectors_stay_where_they
         return markers.name_of("m", _inputs(passing, none, [rows]))
 
     assert len({name(path, place) for path in ("a", "b") for place in (0, 1)}) == 4
+
+
+def test_short_runs_of_vectors_are_written_again_with_the_new_ones() -> None:
+    vectors = np.random.default_rng(3).standard_normal((20, DIMS)).astype(np.float32)
+    base = StoredRun(ObjectRange("base", 0, vectors[:10].nbytes), 10, b"sha256")
+    measured: Any = SimpleNamespace(shard=SimpleNamespace(vectors=vectors), runs=(base,))
+    ((run,), pieces) = _stored_runs(measured, ObjectRange("new", 64, 0))
+    assert (run.place, run.count) == (ObjectRange("new", 64, vectors.nbytes), 20)
+    assert b"".join(pieces) == vectors.tobytes()

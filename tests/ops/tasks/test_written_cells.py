@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.tasks.written_cells import _Trial
+from icepuffin.ops.tasks.written_cells import _Trial, make_cells
+from tests.ops.cache.stored import random_shard
 
 
 @pytest.mark.parametrize("live", [0, 1, 2, 30])
@@ -18,3 +19,16 @@ def test_a_live_node_is_compared_with_the_nearest_others(live: int) -> None:
         expected = np.argsort(squares)[: min(10, live - 1)]
         assert nearest.tolist() == expected.tolist()
         assert distances == pytest.approx(np.sqrt(squares[expected]))
+
+
+def test_the_recall_of_cells_is_that_of_searches_through_them() -> None:
+    """All cells are probed here, so that only codes lose neighbours; few bits lose more."""
+    shard = random_shard(rows=400)
+    assert shard.vectors is not None
+    vectors, is_live = np.ascontiguousarray(shard.vectors, np.float32), np.arange(400) % 7 > 0
+    recalls = []
+    for bits in (8, 4):
+        cells = make_cells(shard, vectors, is_live, bits, seed=0, threads=1)
+        assert cells is not None
+        recalls.append(cells.directory.recall)
+    assert 1.0 >= recalls[0] >= recalls[1] > 0.5
