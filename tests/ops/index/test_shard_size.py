@@ -99,9 +99,20 @@ def test_a_number_of_shards_that_nobody_has_set_is_raised_without_a_warning(
     assert_small(table)
 
 
-@pytest.mark.parametrize("deltas", [0, 4])
-def test_what_grows_over_its_shards_is_built_anew_with_more(table: Table, deltas: int) -> None:
-    definition = replace(ONE, max_deltas=deltas, delta_share=0.1)
+def test_a_shard_takes_rows_while_they_fit_and_then_all_are_indexed_anew(table: Table) -> None:
+    definition = replace(ONE, max_deltas=0)
+    for rows, action, shards in (
+        (MOST // 2, Action.BUILT, 1),
+        (MOST, Action.REFRESHED, 1),
+        (MOST + 4, Action.BUILT, 2),
+    ):
+        table.append(make_rows(table.refresh().scan().count(), rows))
+        report = index_head(table, definition)
+        assert (report.action, report.shards, report.rows) == (action, shards, rows)
+
+
+def test_what_grows_over_its_shards_is_built_anew_with_more(table: Table) -> None:
+    definition = replace(ONE, delta_share=0.1)
     table.append(make_rows(0, 150))
     assert index_head(table, definition).shards == 1
     table.append(make_rows(150, 260))

@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.index import new_version, stages
-from icepuffin.ops.index.files import assembly, background_file
+from icepuffin.ops.index.files import assembly, attribute_blobs, background_file, included_blobs, unread_columns
 from icepuffin.ops.storage import StorageError, local_storage
 from icepuffin.ops.storage.local_storage import LocalStorage, to_path
 from icepuffin.ops.tasks.shard_task import ShardResult, ShardTask, make_shard
 from tests.conftest import make_rows
-from tests.ops.index.comparison import answer_with_recall, index_head
+from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 from tests.patience import PATIENCE
 
 
@@ -175,3 +176,22 @@ def test_a_store_that_fails_while_shards_are_made_is_named_when_they_are(
         index_head(changed)
     assert shards_are_ready.is_set()
     assert not left(changed, before)
+
+
+def test_columns_are_read_of_new_files_alone(
+    table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values for conditions, and those for answers."""
+    table, read, real = table_factory(), list[list[int]](), unread_columns.unread_columns
+
+    def recorded(*given: Any) -> Any:
+        groups, chosen = real(*given)
+        read.append([columns.file.record_count for group in groups for columns in group])
+        return groups, chosen
+
+    for module in (attribute_blobs, included_blobs):
+        monkeypatch.setattr(module, "unread_columns", recorded)
+    for first, last in ((0, 60), (60, 65)):
+        table.append(make_rows(first, last))
+        index_head(table, replace(DEFINITION, shards=1, filters=("section",), include=("name",)))
+    assert read == [[60], [60], [5], [5]]

@@ -6,20 +6,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.index import IndexReport, plan_version
-from icepuffin.ops.index.planning import rates
+from icepuffin.ops.index.planning import index_estimate, rates
+from icepuffin.ops.index.planning.changes import Changes
 from icepuffin.ops.index.planning.index_estimate import estimate
 from icepuffin.ops.index.planning.index_report import Estimate
 from icepuffin.ops.index.planning.rates import Amounts, default_seconds, predicted_seconds
-from icepuffin.ops.model import Action
+from icepuffin.ops.model import Action, DeleteFile, DeleteKind, FileSlot, LiveFile, ShardId
 from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from icepuffin.puffin.blobs.routing_blob import AddressesEntry, ShardEntry, VectorRun
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
 
@@ -55,8 +58,11 @@ def test_a_build_is_foreseen(table: Table) -> None:
     expected, report = estimate_and_report(table)
     assert (expected.action, expected.inserted) == (Action.BUILT, report.inserted)
     assert [shard.how for shard in expected.shards] == ["built"] * 3
+    kept = {(shard.nodes, shard.remap, shard.tombstone, shard.bytes_copied) for shard in expected.shards}
+    assert (kept, [shard.insert for shard in expected.shards]) == ({(0, 0, 0, 0)}, [400] * 3)
     assert expected.bytes_written == pytest.approx(report.bytes_written, rel=0.4)
-    assert expected.bytes_read > 1200 * 16 * 4 * 0.8
+    vectors = pq.read_metadata(first_file(table).removeprefix("file://")).row_group(0).column(3)
+    assert expected.bytes_read == 3 * vectors.total_compressed_size
     assert expected.rates == "default rates, 1 thread; the first run on a machine compiles kernels, too"
 
 
@@ -174,6 +180,43 @@ def test_the_rebuild_of_shards_full_of_tombstones_is_foreseen_with_its_reason(ta
     assert expected.tombstoned == report.gone == 380, "those too that a rebuild leaves out"
     assert any("of its nodes are tombstones, over 20%" in shard.reason for shard in expected.shards)
     assert {shard.how for shard in expected.shards} == {shard.how for shard in report.shard_reports}
+
+
+@pytest.mark.parametrize(
+    ("changes", "how", "gone", "bytes_"),
+    [
+        ((0, 0, 0, 0), "copied", 0, (400, 0, 8_200)),
+        ((10, 7, 0, 0), "masked", 7, (400, 0, 8_200)),
+        ((10, 7, 5, 0), "remapped", 2, (800, 400, 8_000)),
+        ((24, 7, 5, 20), "inserted", 2, (16_000, 16_000 * 120 / 100 - 13_000, 5_000)),
+        ((25, 9, 9, 20), "rebuilt", 0, (16_000, 16_000 * 95 / 100, 0)),
+    ],
+    ids=lambda part: part if isinstance(part, str) else None,
+)
+def test_what_becomes_of_a_shard_is_foreseen_with_its_bytes(
+    changes: tuple[int, int, int, int], how: str, gone: int, bytes_: tuple[int, float, int]
+) -> None:
+    """A shard of 100 nodes in 3,000 bytes, with vectors in 5,000 beside it and in 8,000 of a pack, and new addresses.
+    Those that are read, written and copied; a tombstone in five nodes is no reason to rebuild it.
+    """
+    runs = VectorRun(0, 0, 5_000, 40, b""), VectorRun(1, 0, 8_000, 60, b"")
+    entry = ShardEntry(
+        100, 100, 0, 0.9, 3_000, b"", np.empty(0, np.int64), addresses=AddressesEntry(200, b""), runs=runs
+    )
+    plan: Any = SimpleNamespace(definition=DEFINITION, changes=Changes(emptied_slots=(FileSlot(0),)))
+    tombstones, newly_dead, remap, insert = changes
+    found = index_estimate._shard(plan, ShardId(3), entry, 16, tombstones, newly_dead, remap, insert)
+    assert (found.number, found.how, found.nodes) == (3, how, 100)
+    assert (found.insert, found.remap, found.tombstone) == (insert, remap, gone)
+    assert (found.bytes_read, found.bytes_written, found.bytes_copied) == bytes_
+
+
+def test_live_rows_are_those_that_no_delete_names_by_its_position() -> None:
+    """Whatever keys others name, and however many data files share a delete file."""
+    kinds = ((DeleteKind.POSITION, 30), (DeleteKind.POSITION, 5), (DeleteKind.EQUALITY, 50))
+    deletes = [DeleteFile(str(place), kind, count, 2, 9) for place, (kind, count) in enumerate(kinds)]
+    files = [LiveFile("a", 1, 100, 1, "PARQUET", deletes=deletes), LiveFile("b", 1, 20, 1, "PARQUET", deletes=deletes)]
+    assert index_estimate._live_rows(files) == 65 + 0
 
 
 def test_what_is_there_already_costs_nothing(table: Table) -> None:

@@ -196,6 +196,15 @@ def test_shards_that_deletes_may_fill_with_tombstones_may_be_rebuilt(
     assert (found.removed, found.largest, found.written) == (removed, largest, 1 if largest == 29 else 3 + 1 + 1)
 
 
+@pytest.mark.parametrize(("limit", "is_known"), [(928, True), (929, False), (930, False)])
+def test_where_shards_are_out_of_balance_so_few_rows_may_all_be_indexed_anew(
+    table: Table, limit: int, is_known: bool
+) -> None:
+    """The table has 929 rows."""
+    sized(table, replace(BASE, fit=LayoutFit(balance=9.0, built_balance=2.0)))
+    assert (bounds(table, replace(DEFINITION, build_anew_rows=limit)) is not None) is is_known
+
+
 def test_deletes_by_position_count(indexed: Table, table: Table) -> None:
     first = min(task.file.file_path for task in indexed.scan().plan_files())
     append_position_deletes(table, {first: np.arange(3)})
