@@ -346,19 +346,6 @@ def test_an_index_without_graphs_is_answered_by_no_version_with_graphs(table: Ta
     assert open_index(table, weak, snapshot=first, storage=STORAGE).coverage is Coverage.EXACT_VERSION
 
 
-def test_the_version_that_was_built_as_defined_answers_before_newer_ones(table: Table) -> None:
-    narrow = replace(BALLS, method="diskann", max_degree=8, search_list=20, target_recall=0.0)
-    for definition, action in (
-        (narrow, Action.BUILT),
-        (replace(narrow, max_degree=16), Action.BUILT),
-        (narrow, Action.RETAGGED),
-    ):
-        assert index_head(table, definition).action is action
-    table.refresh()
-    assert open_index(table, narrow, storage=STORAGE).version == tagged_version(table, "b")
-    assert open_index(table, replace(narrow, max_degree=16), storage=STORAGE).version != tagged_version(table, "b")
-
-
 def test_an_answer_without_the_rows_that_the_index_lacks_is_no_proof(table: Table) -> None:
     index_head(table, BALLS)
     table.append(clustered(400, 50, CENTERS[4].tolist()))

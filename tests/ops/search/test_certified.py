@@ -231,6 +231,17 @@ def test_few_rows_are_read_in_this_process(table: Table) -> None:
     assert "data files read by tasks: 0, here: " in " ".join(result.explain().split())
 
 
+def test_a_proof_reads_the_rows_found_first_and_the_files_in_reach_that_the_index_does_not_hold(table: Table) -> None:
+    """Rows that were read are kept, as are those of files that the index lacks."""
+    read = {}
+    for vectors in ("f32", "none"):
+        reader = open_index(table, definition_of("l2", vectors), storage=STORAGE)
+        profiles = [reader.search(CENTERS[0] + 0.05, 5, certified=True, columns=["id"]).profile for _ in range(2)]
+        read[vectors] = [profile.bytes_read["compare"] for profile in profiles]
+    assert read["f32"][0] > read["f32"][1] == 0
+    assert read["none"] == [ROWS_PER_FILE * DIMS * 4] * 2
+
+
 def test_a_search_that_is_not_certified_has_no_certificate(readers: dict[tuple[str, str, str], IndexReader]) -> None:
     result = readers["l2", "f32", "in-process"].search(CENTERS[0], 5)
     assert result.profile.certificate is None

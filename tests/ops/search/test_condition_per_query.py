@@ -181,6 +181,15 @@ def test_conjunctions_of_look_ups_are_answered_at_once(table: Table, monkeypatch
     assert reader.search(queries(len(conditions)), 5, where=conditions, columns=["id"]).rows.equals(result.rows)
 
 
+def test_blocks_of_queries_are_answered_as_all_of_them_are(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    index(table)
+    reader, rng = opened(table), random.Random(0)
+    conditions = [look_up(rng) for _ in range(5)]
+    whole = reader.search(queries(5), 3, where=conditions, columns=["id"]).rows
+    monkeypatch.setattr("icepuffin.ops.search.indexed.conjunctions._QUERIES_PER_BLOCK", 2)
+    assert reader.search(queries(5), 3, where=conditions, columns=["id"]).rows.equals(whole)
+
+
 @pytest.mark.parametrize(("limit", "counts"), [(2, [-1, -1]), (3, [3, -1]), (4, [3, 4])])
 def test_a_query_is_over_the_limit_by_the_nodes_of_all_its_combinations(limit: int, counts: list[int]) -> None:
     rows = CommonRows(np.array([2, 1, 4]), np.array([0, 2, 3, 7]), np.arange(7, dtype=np.uint32))

@@ -35,7 +35,7 @@ from icepuffin.ops.search import (
     open_index,
 )
 from icepuffin.ops.search.indexed import distributed_search
-from icepuffin.ops.search.indexed.distributed_search import balanced, together
+from icepuffin.ops.search.indexed.distributed_search import _parts, balanced, together
 from icepuffin.ops.search.source_answer import SourceAnswer
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
@@ -450,3 +450,9 @@ def test_tasks_find_what_this_process_finds_in_tables_of_any_state(
             assert local_result.rows["id"].to_pylist() == exact.rows["id"].to_pylist()
     close_here, close_there = (reader.within(queries(2), 0.9, columns=["id"]).rows for reader in (here, there))
     assert close_there["id"].to_pylist() == close_here["id"].to_pylist()
+
+
+def test_queries_are_one_part_unless_they_or_their_candidates_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed_search, "_JOB_BYTES", 3 * 16 * 8)
+    parts = {count: [(part.start, part.stop) for part in _parts(np.empty((count, 16)), 5)] for count in (0, 3, 4)}
+    assert parts == {0: [(0, 1)], 3: [(0, 3)], 4: [(0, 2), (2, 4)]}

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -20,12 +21,13 @@ from icepuffin.ann_kernels.distances.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.index import IndexReport
+from icepuffin.ops.model import FileNumber
 from icepuffin.ops.rows.candidates import Hits
 from icepuffin.ops.search import Coverage, IndexReader, QueryError, SearchResult, StalePolicy, open_exact, open_index
 from icepuffin.ops.search.exact import pruning
 from icepuffin.ops.search.exact.pruning import FileBalls
 from icepuffin.ops.search.exact.scan import RowVectors
-from icepuffin.ops.search.exact.thresholds import RangeThresholds, hits_within
+from icepuffin.ops.search.exact.thresholds import RangeThresholds, hits_within, resolve_rounding
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.file_balls import partition_balls
@@ -322,6 +324,33 @@ def test_centroids_that_cannot_be_read_cost_pruning_and_are_reported(table: Tabl
     assert result.profile.pruning is not None
     assert result.profile.pruning.files_pruned == 0
     assert "centroids cannot be read" in result.warnings[0]
+
+
+def test_rows_that_rounding_may_have_exchanged_are_read_and_no_others() -> None:
+    """The last row of a query is not in doubt for being as far as the first one of the next."""
+    rounded, read = np.array([0.5, 0.5 + 1e-9, 0.7, 0.7]), list[int]()
+    hits = Hits(np.array([0, 0, 0, 1]), np.array([1, 2, 3, 1]), np.zeros(4, np.int64), np.arange(4), rounded)
+
+    def exact(_: object, __: object, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        read.extend(positions.tolist())
+        return rounded[1 - positions]
+
+    source: Any = SimpleNamespace(queries=np.zeros((2, DIMS)), read=exact)
+    resolved = resolve_rounding(hits, RangeThresholds.none(2, Metric.COSINE), None, source)
+    assert (resolved.positions.tolist(), read) == ([1, 0, 2, 3], [0, 1])
+
+
+def test_a_file_is_as_far_as_the_nearest_of_its_balls() -> None:
+    """Of three files the second has none."""
+    centers, radii = np.array([[3, 4], [0, 9], [6, 8]], np.float32), np.array([1.0, 2.0, 0.5])
+    with patch.object(pruning, "_FEWEST_CODED", 4):
+        balls = FileBalls(3, np.array([0, 2, 0]), centers, radii, Metric.L2)
+    queries = np.zeros((1, 2))
+    assert balls.bounds(queries)[0] == pytest.approx([4, 0, 7], rel=1e-5)
+    assert [balls.refined(queries, FileNumber(number))[0] for number in range(3)] == pytest.approx([4, 0, 7], rel=1e-5)
+    for t, reachable in ((3.9, [False, True, False]), (4.1, [True, True, False]), (7.1, [True, True, True])):
+        thresholds = RangeThresholds.from_distance(t, 1, Metric.L2, inclusive=True)
+        assert balls.reachable(queries, thresholds).tolist() == reachable
 
 
 @given(

@@ -11,7 +11,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.index import IndexDefinition, IndexReport, create_index, drop_index
+from icepuffin.ops.binding.bound_versions import tagged_version
+from icepuffin.ops.index import Action, IndexDefinition, IndexReport, create_index, drop_index
 from icepuffin.ops.rows.datafile import DataFileError
 from icepuffin.ops.search import (
     Coverage,
@@ -283,6 +284,18 @@ def test_a_version_built_otherwise_still_answers(table: Table) -> None:
     assert found.coverage is Coverage.EXACT_VERSION
     other_metric = open_index(table, replace(DEFINITION, metric="cosine"), storage=STORAGE).search(queries(2))
     assert other_metric.coverage is Coverage.EXACT_SCAN
+
+
+def test_the_version_that_was_built_as_defined_answers_before_newer_ones(table_factory: TableFactory) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 40))
+    narrow = replace(DEFINITION, shards=1, max_degree=8, target_recall=0.0)
+    wide = replace(narrow, max_degree=16)
+    actions = [index_head(table, definition).action for definition in (narrow, wide, narrow)]
+    assert actions == [Action.BUILT, Action.BUILT, Action.RETAGGED]
+    tagged = tagged_version(table.refresh(), "e")
+    assert open_index(table, narrow, storage=STORAGE).version == tagged
+    assert open_index(table, wide, storage=STORAGE).version != tagged
 
 
 def test_a_reader_stays_as_it_is_when_its_table_is_reloaded(table: Table) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,13 @@ from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.recall.curves import ShardCentroids, choose, reaches, widths
 from icepuffin.ops.search import IndexReader, QueryError, exact_search, open_index
 from icepuffin.ops.search.result import explain
-from icepuffin.ops.search.tuning import RecallModel, SearchParameters, _routing_curves
+from icepuffin.ops.search.tuning import (
+    ParameterChooser,
+    RecallModel,
+    SearchOptions,
+    SearchParameters,
+    _routing_curves,
+)
 from tests.conftest import ROWS, STORAGE, make_rows, queries, vectors_of
 from tests.ops.index.comparison import DEFINITION, ids_by_query, index_head
 
@@ -174,13 +181,16 @@ def test_only_queries_with_too_few_rows_search_further_shards(
         searched.append(len(vectors))
         return real(self, vectors, *args, **options)
 
-    few.append(make_rows(0, 400))
+    for first in (0, 200):
+        few.append(make_rows(first, first + 200))
     index_head(few, SHARDED)
-    reader = open_index(few, SHARDED, storage=STORAGE)
-    rows = sorted(entry.live_rows for entry in open_version(index_versions(few, "e")[-1], STORAGE).routing.shards)
-    k = rows[3]  # some shards have as many, and others do not
+    reader, version = open_index(few, SHARDED, storage=STORAGE), open_version(index_versions(few, "e")[-1], STORAGE)
+    rows, routed = [entry.live_rows for entry in version.routing.shards], RecallModel.from_version(version).routed
+    k = sorted(rows)[3]  # some shards have as many, and others do not
+    nearest = routed.shards[routed.distances(queries(20)).argmin(axis=1)]
     alone = [reader.search(query, k, columns=["id"], target_recall=0.2) for query in queries(20)]
     shards = [len(answer.profile.work) for answer in alone]
+    assert shards == [1 if rows[shard] >= k else 6 for shard in nearest]
     assert {*shards} == {1, 6}
     monkeypatch.setattr(Searcher, "search", counted)
     together = reader.search(queries(20), k, columns=["id"], target_recall=0.2)
@@ -309,6 +319,19 @@ def test_a_shard_without_a_centroid_is_probed_by_every_query() -> None:
     assert model.probed(query_vectors, SearchParameters(10)) is None
 
 
+def test_a_record_that_does_not_serve_is_told_of_where_it_would_choose() -> None:
+    centroids = ShardCentroids.from_codebook(np.zeros((1, 2), np.float32), np.zeros(1, np.uint32))
+    kinds = dict.fromkeys(("lean", "coded", "column_is_double"), False)
+    version: Any = SimpleNamespace(recall_model=RecallModel(centroids, 1, (), {}), search_list=40, exact=True, **kinds)
+    chooser = ParameterChooser(version, None, "the record is of another definition")
+    told = [
+        "the record is of another definition" in chooser.choose(10, options, filtered=filtered)[1]
+        for options in (SearchOptions(), SearchOptions(target_recall=0.9))
+        for filtered in (True, False)
+    ]
+    assert told == [False, False, False, True]
+
+
 @pytest.mark.parametrize("distinct", [1, 2, 3])
 @pytest.mark.parametrize("metric", ["l2", "ip"])
 def test_rows_that_are_mostly_equal_are_found_in_their_own_shard(
@@ -364,15 +387,17 @@ def test_fewer_candidates_than_the_gate_measured_with_are_reported(table: Table)
 @pytest.mark.parametrize(
     ("vectors", "remedy"), [("f32", "a larger search_list finds more"), ("f16", "with rerank they are ranked by")]
 )
-def test_an_oversample_without_effect_is_reported(table: Table, vectors: str, remedy: str) -> None:
-    definition = replace(LEAN, vectors=vectors)
+def test_an_oversample_without_effect_is_reported(table_factory: TableFactory, vectors: str, remedy: str) -> None:
+    """Of two, the least that there is, too."""
+    table, definition = table_factory(), replace(LEAN, vectors=vectors)
+    table.append(make_rows(0, 60))
     index_head(table, definition)
     reader = open_index(table, definition, storage=STORAGE)
-    (warning,) = reader.search(queries(1), oversample=3).warnings
-    assert warning.startswith("oversample = 3 has no effect: ")
+    (warning,) = reader.search(queries(1), oversample=2).warnings
+    assert warning.startswith("oversample = 2 has no effect: ")
     assert remedy in warning
     assert not reader.search(queries(1), oversample=1).warnings
-    assert bool(reader.search(queries(1), oversample=3, rerank=True).warnings) == (vectors == "f32")
+    assert bool(reader.search(queries(1), oversample=2, rerank=True).warnings) == (vectors == "f32")
 
 
 @pytest.mark.parametrize("vectors", ["none", "f16", "f32"])

@@ -264,3 +264,10 @@ def test_a_newer_reader_goes_on_with_the_budget_and_begins_a_sample(table: Table
         assert following.update()
         newer = following.reader.stats()
     assert (newer.share, newer.queries, newer.seconds) == (1.0, 0, reader.stats().seconds)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, "1"])
+def test_a_share_of_the_queries_is_none_to_all_of_them(share: Any) -> None:
+    assert [RecallSampler(each).share for each in (0, 1)] == [0.0, 1.0]
+    with pytest.raises(QueryError, match="it is a share of the queries, 0 to 1"):
+        RecallSampler(share)
