@@ -9,8 +9,8 @@ import pytest
 from obstore.exceptions import AlreadyExistsError, GenericError, UnauthenticatedError
 from obstore.store import MemoryStore
 
-from icepuffin.ops.model import Grant, VendedGrants
-from icepuffin.ops.storage import ObjectExistsError, RefusedError, StorageError, buckets
+from icepuffin.ops.model import MIB, Grant, ObjectRange, VendedGrants
+from icepuffin.ops.storage import ObjectExistsError, ObjectMissingError, RefusedError, StorageError, buckets
 from icepuffin.ops.storage.buckets import BucketStorage
 from icepuffin.ops.storage.credentials import Lease
 
@@ -142,6 +142,17 @@ def test_a_copy_that_the_store_has_not_finished_is_no_object_yet(
         store.create("gs://lake/a/x", DATA)
 
 
+def test_a_joined_object_has_its_ranges_whole_however_many_are_read_at_once(
+    store: BucketStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buckets, "_PART", 1000)
+    store.create("gs://lake/a/x", DATA)
+    store.concat("gs://lake/a/y", [b"head", ObjectRange("gs://lake/a/x", 7, 2500)])
+    assert store.read_range("gs://lake/a/y", 0, 2 * len(DATA)) == b"head" + DATA[7:2507]
+    with pytest.raises(ObjectMissingError, match="gs://lake/a/x ends at 4096, 4 bytes more were expected"):
+        store.concat("gs://lake/a/z", [ObjectRange("gs://lake/a/x", 1100, 3000)])
+
+
 @pytest.mark.usefixtures("memory")
 @pytest.mark.parametrize("others", [1, 0])
 def test_keys_that_are_refused_are_replaced_once(others: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +202,7 @@ def test_parts_are_as_large_as_the_object_takes(
     store: BucketStorage, monkeypatch: pytest.MonkeyPatch, most_bytes: int, part: int
 ) -> None:
     """GCS takes 10,000 parts of an object: of 16 MiB each they are 156 GiB."""
+    assert buckets._PART == 16 * MIB
     monkeypatch.setattr(buckets, "_PART", 1000)
     sizes: list[int] = []
     open_writer: Callable[..., Any] = obstore.open_writer

@@ -260,6 +260,14 @@ def test_the_lease_of_a_process_takes_up_keys_that_last_longer(monkeypatch: pyte
         assert name_of(own.grant(LAKE)) == expected
 
 
+def test_keys_that_last_no_longer_do_not_wait_while_others_are_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credentials, "_leases", {})
+    vended = [VendedGrants("lake", "ns.t", "ann", (keys("a", minutes),), lambda: ()) for minutes in (60, 30)]
+    own = lease_of(vended[0])
+    with ThreadPoolExecutor(1) as pool, own._lock:
+        assert pool.submit(lease_of, vended[1]).result(PATIENCE) is own
+
+
 def test_requests_are_signed_where_keys_are_vended_though_the_bucket_was_open_to_all() -> None:
     own = {"s3.anonymous": "true", "s3.region": "eu-west-1"}
     vended = {"s3.access-key-id": "a", "s3.secret-access-key": "b"}

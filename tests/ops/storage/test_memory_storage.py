@@ -7,7 +7,7 @@ from typing import ClassVar, cast
 import pytest
 
 from icepuffin.ops.model import ObjectRange
-from icepuffin.ops.storage import ObjectExistsError, ObjectMissingError, Storage, memory_storage, open_storage
+from icepuffin.ops.storage import ObjectExistsError, ObjectMissingError, Storage, base, memory_storage, open_storage
 from icepuffin.ops.storage.base import PartSource
 from icepuffin.ops.storage.memory_storage import memory_folder, with_bytes
 from tests.conftest import STORAGE
@@ -42,6 +42,16 @@ def test_what_is_deleted_while_objects_are_listed_is_left_out() -> None:
         first = next(listed).path
         store.delete(f"{folder}/{'b' if first.endswith('a') else 'a'}")
         assert list(listed) == []
+
+
+def test_more_objects_than_are_deleted_at_once_are_all_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "DELETIONS", 2)
+    with memory_folder("of a test") as folder:
+        store, paths = open_storage(folder, STORAGE), [f"{folder}/{number}" for number in range(5)]
+        for path in paths:
+            store.create(path, b"1")
+        store.delete_all(paths)
+        assert list(store.list(folder)) == []
 
 
 def create_twice(path: str) -> None:

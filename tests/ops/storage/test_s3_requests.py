@@ -1,0 +1,122 @@
+"""What the client of S3 sends, and what it makes of the answers of a store on loopback. `test_s3.py` has a real one."""
+
+import re
+from collections.abc import Iterator
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pytest
+
+from icepuffin.ops.model import ObjectRange
+from icepuffin.ops.storage import ObjectExistsError, RefusedError, StorageError
+from icepuffin.ops.storage.multipart import PartLimits
+from icepuffin.ops.storage.s3 import S3Storage
+from icepuffin.ops.storage.s3_options import s3_options
+from tests.services.forwarding import Answer, Request, serving
+
+DATA = bytes(range(100))
+LIMITS = PartLimits(min_part=4, max_part=40, max_parts=5, part=10, copy=30)
+
+
+class Bucket:
+    """Objects by key, and the parts of one upload by number. As S3 does, it completes an upload by the ETags of all its
+    parts, and overwrites nothing where a condition forbids it.
+    """
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.parts: dict[int, bytes] = {}
+        self.refused = 0
+        """Number of the part whose copy is refused"""
+
+    def answer(self, request: Request) -> Answer:
+        """https://docs.aws.amazon.com/AmazonS3/latest/API/API_Operations_Amazon_Simple_Storage_Service.html."""
+        url = urlsplit(request.path)
+        key, query = unquote(url.path).removeprefix("/lake/"), dict(parse_qsl(url.query, keep_blank_values=True))
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        if request.method == "HEAD":
+            return Answer(200)  # without metadata: somebody else's
+        if request.method == "GET":
+            return Answer(206, (), _ranged(self.objects[key], headers["range"]))
+        if request.method == "DELETE":
+            self.parts.clear()
+            return Answer(204)
+        if "partNumber" in query:
+            return self._part(int(query["partNumber"]), request.body, headers)
+        if "uploads" not in query:
+            return self._published(key, request.body, headers, is_upload="uploadId" in query)
+        return _xml("<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>")
+
+    def _published(self, key: str, body: bytes, headers: dict[str, str], *, is_upload: bool) -> Answer:
+        numbers = sorted(self.parts) if is_upload else []
+        named = [b'<ETag>"%d"</ETag><PartNumber>%d</PartNumber>' % (number, number) for number in numbers]
+        if re.findall(b"<Part>(.*?)</Part>", body) != named:
+            return Answer(400)
+        if headers["if-none-match"] == "*" and key in self.objects:
+            return Answer(412)
+        self.objects[key] = b"".join(self.parts[number] for number in numbers) if is_upload else body
+        return _xml("<CompleteMultipartUploadResult/>")
+
+    def _part(self, number: int, body: bytes, headers: dict[str, str]) -> Answer:
+        source = headers.get("x-amz-copy-source")
+        if source is not None and number == self.refused:
+            return Answer(403)
+        whole = self.objects[unquote(source).removeprefix("lake/")] if source is not None else b""
+        self.parts[number] = body if source is None else _ranged(whole, headers["x-amz-copy-source-range"])
+        tag = f'"{number}"'
+        return _xml(f"<CopyPartResult><ETag>{tag}</ETag></CopyPartResult>", ("ETag", tag))
+
+
+def _ranged(whole: bytes, text: str) -> bytes:
+    first, last = map(int, text.removeprefix("bytes=").split("-"))
+    return whole[first : last + 1]
+
+
+def _xml(text: str, *headers: tuple[str, str]) -> Answer:
+    return Answer(200, (("Content-Type", "application/xml"), *headers), text.encode())
+
+
+@pytest.fixture
+def bucket() -> Bucket:
+    bucket = Bucket()
+    bucket.objects["a"] = DATA
+    return bucket
+
+
+@pytest.fixture
+def store(bucket: Bucket) -> Iterator[S3Storage]:
+    keys = {"s3.access-key-id": "id", "s3.secret-access-key": "secret", "s3.region": "north"}
+    with serving(bucket.answer) as uri:
+        yield S3Storage(s3_options({**keys, "s3.endpoint": uri}), limits=LIMITS)
+
+
+def test_each_range_is_read_from_its_first_byte_to_its_last(store: S3Storage) -> None:
+    assert store.read_range("s3://lake/a", 7, 3) == DATA[7:10]
+    assert store.read_ranges("s3://lake/a", [(5, 1), (9, 0), (0, 4)]) == [DATA[5:6], b"", DATA[:4]]
+
+
+@pytest.mark.parametrize(("size", "parts"), [(9, []), (10, [10]), (11, [10, 1]), (50, [10] * 5)])
+def test_what_is_written_is_sent_in_parts(store: S3Storage, bucket: Bucket, size: int, parts: list[int]) -> None:
+    with store.open_output("s3://lake/b") as sink:
+        sink.write(DATA[:3])
+        sink.write(DATA[3:size])
+    assert bucket.objects["b"] == DATA[:size]
+    assert [len(part) for part in bucket.parts.values()] == parts
+    with pytest.raises(ObjectExistsError, match="s3://lake/b exists already"):
+        store.create("s3://lake/b", DATA[:size])
+    with pytest.raises(StorageError, match="more than the 5 parts"):
+        store.create("s3://lake/c", DATA[:51])
+    assert bucket.objects.keys() == {"a", "b"}
+
+
+def test_a_joined_object_has_the_bytes_of_its_ranges_in_their_order(store: S3Storage, bucket: Bucket) -> None:
+    ranges = [ObjectRange("s3://lake/a", 50, 40), b"between", ObjectRange("s3://lake/a", 1, 20)]
+    assert store.concat("s3://lake/b", ranges) == 40 + 20
+    assert bucket.objects["b"] == DATA[50:90] + b"between" + DATA[1:21]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_joined_object_is_as_good_as_each_of_its_copies(store: S3Storage, bucket: Bucket, number: int) -> None:
+    bucket.refused = number
+    with pytest.raises(RefusedError, match="s3://lake/b: the store refuses access"):
+        store.concat("s3://lake/b", [ObjectRange("s3://lake/a", 0, 60)])
+    assert (bucket.objects.keys(), bucket.parts) == ({"a"}, {})
