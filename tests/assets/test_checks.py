@@ -30,6 +30,7 @@ from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag
+from icepuffin.ops.model import Action
 from icepuffin.ops.recall.recall_reports import RecallReporter, RecallReports
 from icepuffin.ops.resources import Catalogs, Engine
 from icepuffin.ops.runs.index_runs import refresh_index
@@ -125,6 +126,15 @@ def test_an_index_is_late_over_its_lag_and_from_its_minutes_on(snapshots: int, m
     assert is_late(spec, FreshnessLag(snapshots, minutes, 0.5, "1")) == late
 
 
+def test_a_snapshot_in_which_a_run_found_nothing_does_not_count(lake: Lake, catalogs: Catalogs) -> None:
+    lake.write_settings(max_freshness_lag=0)
+    spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
+    key, found = spec.index_key("embedding"), {"action": str(Action.EMPTY)}
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata=found, partition=str(lake.head())))
+        assert freshness(spec, catalogs, instance).passed
+
+
 def test_an_index_whose_ref_does_not_exist_is_not_fresh(lake: Lake, catalogs: Catalogs) -> None:
     lake.write_settings(watched_refs=("prod", "main"))
     spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
@@ -144,21 +154,20 @@ def test_a_late_index_says_to_switch_the_sensor_on_where_it_is_off(lake: Lake, c
         assert ("what to do" in late.metadata) is not running
 
 
-@pytest.mark.parametrize("status", [InstigatorStatus.RUNNING, InstigatorStatus.STOPPED])
-def test_a_switch_in_the_ui_wins_over_the_settings(
-    lake: Lake, catalogs: Catalogs, tmp_path: Path, status: InstigatorStatus
-) -> None:
-    lake.write_settings(sensor_running=status is InstigatorStatus.STOPPED)
-    spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
+def test_a_switch_in_the_ui_wins_over_the_settings(lake: Lake, catalogs: Catalogs, tmp_path: Path) -> None:
     repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("icepuffin"), "__repository__")
-    switch = InstigatorState(
-        RemoteInstigatorOrigin(repository, spec.sensor_name), InstigatorType.SENSOR, status, SensorInstigatorData()
-    )
-    instance = open_instance(tmp_path / "home")
-    instance.add_instigator_state(switch)
-    late = freshness(spec, catalogs, instance)
-    assert not late.passed
-    assert ("what to do" in late.metadata) is (status is InstigatorStatus.STOPPED)
+    for status, change in (
+        (InstigatorStatus.RUNNING, dg.DagsterInstance.add_instigator_state),
+        (InstigatorStatus.STOPPED, dg.DagsterInstance.update_instigator_state),
+    ):
+        lake.write_settings(sensor_running=status is InstigatorStatus.STOPPED)
+        spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
+        origin = RemoteInstigatorOrigin(repository, spec.sensor_name)
+        instance = open_instance(tmp_path / "home")
+        change(instance, InstigatorState(origin, InstigatorType.SENSOR, status, SensorInstigatorData()))
+        late = freshness(spec, catalogs, instance)
+        assert not late.passed
+        assert ("what to do" in late.metadata) is (status is InstigatorStatus.STOPPED)
 
 
 def test_the_switch_of_another_code_location_is_not_that_of_the_run(

@@ -1,5 +1,6 @@
 """Pictures that the UI shows without a click."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -83,6 +84,9 @@ def test_shards_are_drawn_with_their_tombstones() -> None:
     svg = drawing(version_glance(seen(4, tombstones=10)))
     assert [path.get("stroke") for path in svg.iter(f"{SVG}path")] == ["#4f43dd", "#d0d0d8"]
     assert {path.get("stroke-width") for path in svg.iter(f"{SVG}path")} == {"45"}, "2 pixels apart"
+    live, dead = (path.get("d", "") for path in svg.iter(f"{SVG}path"))
+    tops = [(x, 72 - int(height)) for x, height in re.findall(r"M(\d+) 72v-(\d+)", live)]
+    assert tops == [(x, int(foot)) for x, foot in re.findall(r"M(\d+) (\d+)v-\d+", dead)], "each on top of its own"
     assert texts(svg)[-1] == "rows of 4 shards; grey: tombstones"
     undamaged = drawing(version_glance(seen(4)))
     assert len(list(undamaged.iter(f"{SVG}path"))) == 1

@@ -9,7 +9,7 @@ import dagster as dg
 from dagster import serialize_value
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
-from icepuffin.assets.ann_index import _changed_first
+from icepuffin.assets.ann_index import _changed_first, _measured_recall
 from icepuffin.assets.metadata import (
     MAX_TABLE_ROWS,
     bullet_list,
@@ -17,7 +17,7 @@ from icepuffin.assets.metadata import (
     plotted,
     total_metadata,
 )
-from icepuffin.ops.index.planning.index_report import IndexReport, ShardReport
+from icepuffin.ops.index.planning.index_report import IndexReport, ShardReport, VersionRecall
 from icepuffin.ops.model import Action, How, ShardId, SnapshotId
 from icepuffin.ops.recall.shard_recall import RecallBasis
 from icepuffin.ops.theta.theta_report import ThetaOutcome, ThetaReport
@@ -155,3 +155,15 @@ def test_sketches_that_others_have_counted_are_told() -> None:
     )  # fmt: skip
     actions = [replace(report, fresh=fresh).fields()["action"] for fresh in (True, False)]
     assert actions[1] == f"{actions[0]}; not all columns were counted for this very snapshot"
+
+
+def test_recall_of_a_hundred_rows_is_told_where_it_was_measured() -> None:
+    report = IndexReport(
+        table="t", index="e", snapshot_id=SnapshotId(1), action=Action.BUILT, reason="", build_id="", files=1,
+        seconds=1.0, stage_seconds={}, recall=0.95, recall_basis=VersionRecall(queries=64, rows_here=7),
+    )  # fmt: skip
+    told: dict[str, object] = {"recall": 0.95, "queries": 64, "95 % interval": "0.8667 to 0.9823"}
+    told |= {"measured": "100% of the rows measured here"}
+    assert _measured_recall(report) == told
+    wide = replace(report, recall_basis=VersionRecall(queries=64, wide=0.93, rows_here=7))
+    assert _measured_recall(wide) == {**told, "recall@100": 0.93}

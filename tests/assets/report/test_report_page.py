@@ -235,6 +235,7 @@ def test_who_does_not_see_the_charts_is_told_what_they_show(page: Page) -> None:
     pictures = [attributes for tag, attributes in page.elements if tag == "svg"]
     assert len(pictures) > 10
     assert all(picture["role"] == "img" and picture["aria-label"] for picture in pictures)
+    assert "Rows of 3 snapshots, 5,200 at last" in {picture["aria-label"] for picture in pictures}
     assert all(attributes.get("scope") == "col" for tag, attributes in page.elements if tag == "th")
     levels = [int(tag[1]) for tag, _ in page.headings]
     assert all(level <= before + 1 for before, level in pairwise(levels)), "no level is left out"

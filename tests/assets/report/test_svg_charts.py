@@ -28,6 +28,7 @@ def test_a_line_goes_through_its_points_on_a_scale_that_holds_them() -> None:
     xs, ys = ([float(dot.get(name, "")) for dot in svg.iter("circle")] for name in ("cx", "cy"))
     assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.2), "logarithms"
     assert ys[0] - ys[1] == pytest.approx(ys[1] - ys[2], abs=0.2)
+    assert HEIGHT > ys[0] > ys[1] > ys[2] > 0
     assert texts(svg)[:3] == ["0.9", "0.95", "1"], "numbers that people would take, and none above the highest"
     assert [title.text for title in svg.iter("title")] == ["point 0", "point 1", "point 2"]
 
@@ -57,6 +58,9 @@ def test_bars_of_many_values_are_means_of_neighbours() -> None:
     assert "rows; each bar: the mean of 2" in texts(svg)
     spans = [(float(x), float(x) + float(width)) for x, width in re.findall(r"M(\S+) \S+h([\d.]+)", paths["a"])]
     assert all(one[1] < other[0] for one, other in pairwise(spans)), "beside each other"
+    assert 0 < spans[0][0] < spans[-1][1] < WIDTH
+    (foot,) = {float(foot) for foot in re.findall(r"M\S+ ([\d.]+)h", paths["a"])}
+    assert {float(rect.get("y", "")) + float(rect.get("height", "")) for rect in svg.iter("rect")} == {foot}
     assert next(svg.iter("title")).text == "shard 0 … shard 1"
 
 
