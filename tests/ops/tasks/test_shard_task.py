@@ -117,5 +117,5 @@ def test_short_runs_of_vectors_are_written_again_with_the_new_ones() -> None:
     base = StoredRun(ObjectRange("base", 0, vectors[:10].nbytes), 10, b"sha256")
     measured: Any = SimpleNamespace(shard=SimpleNamespace(vectors=vectors), runs=(base,))
     ((run,), pieces) = _stored_runs(measured, ObjectRange("new", 64, 0))
-    assert (run.place, run.count) == (ObjectRange("new", 64, vectors.nbytes), 20)
+    assert (run.location, run.count) == (ObjectRange("new", 64, vectors.nbytes), 20)
     assert b"".join(pieces) == vectors.tobytes()
