@@ -187,6 +187,7 @@ def test_what_a_pipe_gets_is_not_folded(run: Run) -> None:
 
 
 def test_a_renamed_vector_column_is_searched_by_the_name_it_has_in_the_snapshot(run: Run, lake: Lake) -> None:
+    lake.keep()
     before = lake.head()
     with lake.table.update_schema() as change:
         change.rename_column("embedding", "meaning")
@@ -196,6 +197,7 @@ def test_a_renamed_vector_column_is_searched_by_the_name_it_has_in_the_snapshot(
         arguments = ("search", "demo.packages", "--like-id", "5", "--snapshot", snapshot, "--json")
         for document in (json.loads(run(*arguments)), json.loads(run(*arguments, "--exact"))):
             assert (document["column"], document["results"][0]["id"]) == (column, 5)
+    lake.restore()  # other tests search it, in any order
 
 
 def test_a_table_that_the_settings_have_in_two_catalogs_is_of_the_one_that_is_named(
