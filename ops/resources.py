@@ -351,6 +351,8 @@ class Engine:
             if not self._remote:
                 # Tasks carry credentials, and lie on Spark's local disks until the session ends.
                 conf = {"spark.io.encryption.enabled": "true", **conf}
+                if conf.get("spark.master", "").startswith("local"):
+                    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark warns of many hosts' names
                 start_jvm(conf)
                 conf = redacted(conf, default_pattern())
             else:

@@ -1,6 +1,5 @@
 """The demo: the history of a table, indexed snapshot by snapshot through Dagster, then searched."""
 
-import os
 import re
 import shlex
 import time
@@ -83,7 +82,6 @@ def run_demo(directory: Path, console: Console) -> None:
     if settings_file.exists() and settings_file.read_bytes() != text.encode():
         raise DemoError(f"{settings_file} is not the demo's, which would replace it: name another folder with --dir")
     begun = time.perf_counter()
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark warns of the host name
     rows = load_rows()
     (directory / "warehouse").mkdir(parents=True, exist_ok=True)
     settings_file.write_text(text, encoding="utf-8")

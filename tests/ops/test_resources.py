@@ -326,12 +326,15 @@ def test_a_connect_server_that_is_away_is_reported_before_a_run_waits(monkeypatc
 
 def test_a_machine_without_java_is_reported(tmp_path: Path) -> None:
     program = (
+        "import os\n"
         "from icepuffin.ops.resources import Engine\n"
-        "Engine(spark_conf={'spark.master': 'local[1]'}, threads=1, driver_only_rows=0).session"
+        "try: Engine(spark_conf={'spark.master': 'local[1]'}, threads=1, driver_only_rows=0).session\n"
+        "finally: print(os.environ['SPARK_LOCAL_IP'])"
     )
     bare = {"PATH": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", program], env=bare, capture_output=True, text=True, check=False)
     assert "NoJavaError: Spark did not start: it needs Java 17 or 21" in done.stderr
+    assert done.stdout == "127.0.0.1\n", "else Spark warns of a host whose name is a loopback address"
     assert not NoJavaError.retryable, "a run waits two minutes before it fails, otherwise"
 
 
