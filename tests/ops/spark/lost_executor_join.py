@@ -51,7 +51,7 @@ def cluster_session() -> SparkSession:
 
 def executors() -> list[int]:
     """Process ids of the executors, those that started first before the others."""
-    processes = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    processes = subprocess.run(["ps", "-wweo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
     parents = {int(line.split()[0]): int(line.split()[1]) for line in processes.splitlines()[1:]}
 
     def is_ours(process: int) -> bool:
