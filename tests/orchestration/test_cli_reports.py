@@ -373,6 +373,7 @@ def test_a_curve_is_drawn_from_its_lowest_recall_on(recalls: tuple[float, float]
 def test_the_entry_of_a_table_wins_over_a_pattern_that_it_matches() -> None:
     session = Session()
     tables = {
+        "alike": TableSettings(catalog="y", name="db.t*", retries=9),
         "pages": TableSettings(catalog="x", name="db.*", retries=7),
         "own": TableSettings(catalog="y", name="db.t", retries=1),
     }

@@ -1,4 +1,4 @@
-"""What the demo's table is made of, and what it refuses."""
+"""What the demo's table is made of, what it refuses, and the recall that it shows."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +12,14 @@ from pyiceberg.table import Table
 from rich.console import Console
 
 from icepuffin.ops.binding.errors import BindingError
-from icepuffin.orchestration.demo import demo_run, history
+from icepuffin.ops.index import IndexDefinition, create_index
+from icepuffin.ops.model import SnapshotId
+from icepuffin.orchestration.demo import demo_report, demo_run, history
 from icepuffin.orchestration.demo.history import DemoDataError, load_rows
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.orchestration.sensor.local_sensor import LocalRun
-from tests.conftest import ROWS, make_rows
+from tests.conftest import ROWS, make_rows, queries
+from tests.ops.index.comparison import index_head
 
 
 def test_the_rows_are_split_into_a_table_and_queries_that_it_lacks(
@@ -31,6 +34,20 @@ def test_the_rows_are_split_into_a_table_and_queries_that_it_lacks(
     assert all(vector == [2 * number, 2 * number + 1] for number, vector in pairs)
     held_out = {int(first) // 2 for first, _ in rows.held_out}
     assert held_out | set(rows.table["id"].to_pylist()) == set(range(30))
+
+
+def test_the_rows_of_the_first_two_appends_and_of_the_overwrite_follow_each_other() -> None:
+    parts = history._split(pa.table({"id": range(40)}), (0.60, 0.35))
+    assert [part["id"].to_pylist() for part in parts] == [[*range(24)], [*range(24, 38)], [38, 39]]
+
+
+def test_the_recall_that_is_shown_is_the_share_of_the_nearest_rows(table_factory: Callable[..., Table]) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 60))
+    head = SnapshotId(table.metadata.current_snapshot_id or 0)
+    definition = IndexDefinition(name=demo_report.INDEX, column="embedding", metric="cosine")
+    index_head(table, create_index(table, definition))
+    assert demo_report.recall(table.refresh(), head, queries(3)) == 1.0
 
 
 def test_rows_that_are_not_there_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
