@@ -25,6 +25,7 @@ def masker(monkeypatch: pytest.MonkeyPatch) -> ShardMasker:
     files = tuple(LiveFile(f"s3://lake/t/{path}", 100, rows, 1, "PARQUET") for path, rows in ROWS.items())
     live = LiveFiles("db.t", "uuid", "s3://lake/t", SnapshotId(1), 1, 0, files[:2])
     covered = [SimpleNamespace(path=path, rows=rows, present=True) for path, rows in ROWS.items()]
+    covered.append(SimpleNamespace(path="a", rows=3, present=False))  # that left the table, before "a" came
     opened: Any = SimpleNamespace(
         routing=SimpleNamespace(files=covered, shards=[SimpleNamespace(count=4, tombstones=np.array([3]))]),
         definition=SimpleNamespace(metric=Metric.L2),
@@ -48,7 +49,7 @@ def test_rows_of_cells_are_live_in_files_of_the_snapshot_where_they_were_when_th
 
 @pytest.mark.parametrize(
     ("slot", "position", "what"),
-    [(3, 0, "file"), (-1, 0, "file"), (0, 3, "row"), (1, 5, "row"), (0, -1, "row"), (1, 2**40, "row")],
+    [(4, 0, "file"), (-1, 0, "file"), (0, 3, "row"), (1, 5, "row"), (0, -1, "row"), (1, 2**40, "row")],
 )
 def test_cells_name_no_file_and_no_row_that_there_is_not(
     masker: ShardMasker, slot: int, position: int, what: str
@@ -68,15 +69,16 @@ def read(masker: ShardMasker, monkeypatch: pytest.MonkeyPatch, **changes: Any) -
 
 
 def test_a_node_behind_the_end_of_its_file_is_not_live(masker: ShardMasker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is one of a file that the snapshot has not."""
+    """Nor is one of a file that the snapshot has not, or that had left the table when the version was made."""
     assert read(masker, monkeypatch) == [True, True, True, False]
+    assert read(masker, monkeypatch, slots=[0, 0, 1, 3]) == [True, True, True, False]
     assert read(masker, monkeypatch, positions=[3, 2, 5, 0]) == [False, True, False, False]
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"slots": [0, 0, 1, 3]}, "shard 0 names a file that the routing blob does not have"),
+        ({"slots": [0, 0, 1, 4]}, "shard 0 names a file that the routing blob does not have"),
         ({"slots": [0, 0, 1], "positions": [0, 1, 2]}, "shard 0 has 3 nodes and metric L2, the routing blob says 4"),
         ({"metric": Metric.COSINE}, "shard 0 has 4 nodes and metric COSINE, the routing blob says 4 and L2"),
     ],
