@@ -89,7 +89,7 @@ class FollowingReader(Generic[R]):
     @property
     def reader(self) -> R:
         """The IndexReader that answers now. Take it once for several searches of the same snapshot. Raises
-        RestrictedTableError where the catalog restricted the table at the last check.
+        RestrictedTableError where the catalog restricted the table at the last check that it answered.
         """
         error = self.error
         if isinstance(error, RestrictedTableError):
@@ -193,7 +193,9 @@ class FollowingReader(Generic[R]):
             try:
                 newer = self._reopen(self._reader)
             except Exception as error:
-                self._last_check = self._last_check[0], error
+                checked, before = self._last_check
+                if not isinstance(before, RestrictedTableError):  # which stands until the catalog gives the table again
+                    self._last_check = checked, error
                 raise
             changed = newer is not self._reader
             if changed:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import ServiceUnavailableError
 from pyiceberg.expressions import And, EqualTo, IsNull
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -464,6 +465,22 @@ def test_a_reader_ends_where_none_can_be_opened_under_changed_restrictions(
             following.search(queries(1), 3)
         assert following.update()
         assert sections(following.search(queries(1), 100)) == {"a"}
+
+
+def test_a_refusal_outlasts_a_catalog_that_is_away(small: Answers) -> None:
+    reader = opened(plain_catalog().load_table("db.t"))
+    with reader.follow(interval=1e6) as following:
+        small.restrictions = {"required-cell-filter": 1}
+        with pytest.raises(RestrictedTableError):
+            following.update()
+        small.status = 503
+        with pytest.raises(ServiceUnavailableError):
+            following.update()
+        with pytest.raises(RestrictedTableError, match="in a form that icepuffin does not know"):
+            following.search(queries(1), 3)
+        small.status, small.restrictions = 200, None
+        assert not following.update()
+        assert following.search(queries(1), 3).rows.num_rows == 3
 
 
 def _fail(*_: object) -> None:
