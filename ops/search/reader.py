@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import cached_property
 from typing import NoReturn, cast
 
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from pyiceberg.expressions import BooleanExpression
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.cache import process_cache
+from icepuffin.ops.filters.matches import find_matches
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import FileNumber
 from icepuffin.ops.presentation import Presentation
@@ -150,9 +152,15 @@ class IndexReader(Presentation):
         """Live rows of the snapshot, as its summary counts them; of a restricted table those that the reader may see,
         which are counted by reading.
         """
-        if self._target.hides_rows and (rows := self._pipeline.conditions.matches(None, StageClock())) is not None:
-            return rows.count
-        return snapshot_rows(self._target.table, self.snapshot_id)
+        return self._row_count
+
+    @cached_property
+    def _row_count(self) -> int:
+        target = self._target
+        if target.restriction is None or target.restriction.row_filter is None:
+            return snapshot_rows(target.table, self.snapshot_id)
+        of_snapshot = target.table, target.live, target.schema, target.restriction.row_filter, target.storage
+        return find_matches(*of_snapshot).count  # also of files that the index lacks, whatever answers may have
 
     @property
     def why(self) -> str:

@@ -487,6 +487,14 @@ def _fail(*_: object) -> None:
     raise OSError("the store is away")
 
 
+@pytest.mark.parametrize("stale", ["complete", "nearest-only"])
+def test_all_rows_that_are_allowed_are_counted_whatever_the_index_lacks(small: Answers, stale: str) -> None:
+    small.restrictions = ONLY_A
+    reader = opened(plain_catalog().load_table("db.t"), stale=stale)
+    assert reader.row_count == small.table.scan("section = 'a'").to_arrow().num_rows
+    assert (len(reader.search(queries(1), 100)) < reader.row_count) == (stale == "nearest-only")
+
+
 @pytest.mark.parametrize("field_id", [FIELD_IDS["embedding"], 10])
 @pytest.mark.parametrize("by_index", [True, False])
 def test_masked_vectors_are_not_searched(small: Answers, field_id: int, by_index: bool) -> None:
