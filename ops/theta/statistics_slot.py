@@ -1,13 +1,14 @@
 """The statistics slot of a snapshot: one Puffin file that every engine reads, and the last writer owns.
 
-Rules (Iceberg spec "Table statistics"; Trino and Spark as readers): every listed theta blob carries `ndv`, has exactly
-one field, and that field is in the current schema. What others left in the slot is carried over: their sketches of
-columns that we do not sketch stay listed, blobs of other types are copied but not listed (PyIceberg cannot load a
-table that lists a type which it does not know).
+Rules (Iceberg spec "Table statistics"; Trino and Spark as readers): every listed theta blob carries `ndv`, which is a
+whole number, has exactly one field, and that field is in the current schema. What others left in the slot is carried
+over: their sketches of columns that we do not sketch stay listed, blobs of other types are copied but not listed
+(PyIceberg cannot load a table that lists a type which it does not know).
 """
 
 import io
 import logging
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -27,6 +28,8 @@ from icepuffin.puffin.errors import PuffinError
 from icepuffin.puffin.types import BlobType
 
 _log = logging.getLogger(__name__)
+_WHOLE_NUMBER = re.compile("[0-9]{1,18}")
+"""What planners take for an `ndv`, whatever the engine: Java's long"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,8 @@ def carried_over(
     """The blobs that a new statistics file must take over from the one in the slot.
 
     Sketches of `replaced` columns, of dropped columns, and of an older format of ours are left out. A sketch that
-    cannot be decoded, or has no `ndv` in the file nor in the table's entry, is copied but no longer listed.
+    cannot be decoded, or has no whole number as `ndv` in the file nor in the table's entry, is copied but no longer
+    listed.
     """
     reader = PuffinReader(storage.source(statistics.statistics_path))
     listed = listed_thetas(statistics)
@@ -119,7 +123,8 @@ def carried_over(
             if blob.fields[0] in replaced or blob.fields[0] not in current_fields or is_outdated(blob.properties):
                 continue
             counted, data = _with_ndv(blob, listed.get(blob.fields[0])), reader.read_blob_range(blob, 0, blob.length)
-            carried.append(CarriedBlob(counted, data, listed="ndv" in counted.properties and _is_sketch(reader, blob)))
+            readable = _WHOLE_NUMBER.fullmatch(counted.properties.get("ndv", "")) is not None
+            carried.append(CarriedBlob(counted, data, listed=readable and _is_sketch(reader, blob)))
         else:
             carried.append(CarriedBlob(blob, reader.read_blob_range(blob, 0, blob.length), listed=False))
     return tuple(carried)

@@ -81,11 +81,13 @@ def test_a_foreign_sketch_stays_beside_its_own_snapshot_and_is_never_called_fres
     assert materialize(table, snapshot).ndv["id"] == ids(table, snapshot) == 110
 
 
-def test_a_sketch_without_an_ndv_is_kept_and_no_longer_listed(table: Table) -> None:
-    """Planners read nothing but the property."""
+@pytest.mark.parametrize("ndv", [None, "nan", "5.7", "-1", "1e3", "9" * 19])
+def test_a_sketch_without_a_whole_number_as_ndv_is_kept_and_no_longer_listed(table: Table, ndv: str | None) -> None:
+    """Planners read nothing but the property: Trino and Spark as Java's long."""
     snapshot = append(table, 0, 100)
     made = {i: foreign.sketch(rows(0, 100)[name], kind) for i, name, kind in ((1, "id", "long"), (2, "name", "string"))}
-    foreign.stamp(table, table.snapshot_by_id(snapshot) or pytest.fail("gone"), made, without_ndv=(2,))
+    more: dict[int, dict[str, str]] = {} if ndv is None else {2: {"ndv": ndv}}
+    foreign.stamp(table, table.snapshot_by_id(snapshot) or pytest.fail("gone"), made, more, without_ndv=(2,))
     assert set(materialize(table.refresh(), snapshot, columns=("size",)).ndv) == {"id", "size"}
     slot = find_statistics(table.refresh(), snapshot) or pytest.fail("gone")
     assert [blob.fields for blob in slot.blob_metadata] == [[6], [1]]
