@@ -219,7 +219,7 @@ def publish(
         if not _is_dropped(table, plan):
             raise
         raise _dropped(plan) from error
-    except LostRaceError:
+    except LostRaceError as error:
         published = [
             item
             for item in index_versions(table, plan.definition.name)
@@ -229,6 +229,8 @@ def publish(
             with left_where_refused():
                 store.delete(path)
         if not published:
+            if _is_dropped(table, plan):
+                raise _dropped(plan) from error
             raise
         version = published[-1]
     with left_where_refused():
