@@ -206,10 +206,11 @@ def choose(target: float, k: int, curve: Sequence[Width], routing: Sequence[Reac
     """
     if not curve:
         return None
+    unbeaten = [point for point in curve if not any(_beats(other, point) for other in curve)]
     reaches = [*routing, Reach(math.inf, float(max(1, shards)), 1.0)]
     choices: list[tuple[float, Choice]] = []
     for reach in reaches:
-        point = _narrowest(curve, target / reach.recall if reach.recall else math.inf)
+        point = _narrowest(unbeaten, target / reach.recall if reach.recall else math.inf)
         if point is not None:
             cost = point.distances * reach.shards
             choices.append((cost, choice_at(point, reach.probe_slack, point.recall * reach.recall, k)))
@@ -217,6 +218,11 @@ def choose(target: float, k: int, curve: Sequence[Width], routing: Sequence[Reac
         widest = max(curve, key=lambda point: (point.recall, point.search_list))
         return choice_at(widest, math.inf, widest.recall, k)
     return min(choices, key=lambda item: item[0])[1]
+
+
+def _beats(point: Width, other: Width) -> bool:
+    """Whether a point costs less and finds no less: where many rows tie, a narrow beam may end in comparing them all."""
+    return point.oversample == other.oversample and point.recall >= other.recall and point.distances < other.distances
 
 
 def choice_at(point: Width, probe_slack: float, recall: float, k: int) -> Choice:

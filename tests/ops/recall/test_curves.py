@@ -82,6 +82,15 @@ def test_fewer_rows_are_chosen_from_as_many_candidates() -> None:
         assert chosen.search_list >= k * oversample
 
 
+@pytest.mark.parametrize("target", [0.9, 0.93, 0.96])
+def test_a_narrower_list_that_costs_more_than_a_wider_one_is_passed_over(target: float) -> None:
+    """Among rows that tie a narrow beam ends in comparing them all."""
+    tied = (Width(10, 1, 0.95, 1_148), Width(16, 1, 0.97, 1_100), Width(24, 1, 0.99, 352), Width(40, 1, 0.99, 500))
+    chosen = choose(target, 10, tied, (), 1)
+    assert chosen is not None
+    assert (chosen.search_list, chosen.recall) == (24, 0.99)
+
+
 def test_fewer_shards_are_probed_where_that_is_cheaper() -> None:
     ways = (Reach(0.0, 1.0, 0.6), Reach(0.2, 4.0, 0.98))
     cheap = choose(0.95, 10, CURVE, ways, 16)
