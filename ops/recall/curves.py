@@ -221,7 +221,7 @@ def choose(target: float, k: int, curve: Sequence[Width], routing: Sequence[Reac
 
 
 def _beats(point: Width, other: Width) -> bool:
-    """Whether a point costs less and finds no less: where many rows tie, a narrow beam may end in comparing them all."""
+    """Whether a point costs less and finds no less: among rows that tie, a narrow beam may end in comparing all."""
     return point.oversample == other.oversample and point.recall >= other.recall and point.distances < other.distances
 
 

@@ -4,12 +4,12 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
-from functools import cached_property
 from typing import NoReturn, cast
 
 import numpy.typing as npt
 from pyiceberg.expressions import BooleanExpression
 
+from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.cache import process_cache
