@@ -154,7 +154,9 @@ def _reaching(points: Iterable[MeasuredPoint], target: float) -> list[_Segment]:
     segments: list[_Segment] = []
     for series in _series(points):
         before: MeasuredPoint | None = None
-        for after in series:
+        for number, after in enumerate(series, 1):
+            if any(wider.assured >= after.assured and wider.distances < after.distances for wider in series[number:]):
+                continue  # among rows that tie a narrow beam may end in comparing them all
             if after.assured >= target:
                 last = before or after
                 segments.append(_Segment(last, after, _between(last, after, target)))

@@ -255,6 +255,8 @@ class _TuningRun:
         self._show(f"exact {k} nearest", 1, 1)
         points = self._grid(k)
         for target in targets:
+            if (by_curves := self._by_curves(k, target)) not in points:
+                points.append(by_curves)  # the grid ends with the first list that finds all, which may be a dear one
             for _ in range(_MAX_STEPS):  # between two widths recall is reckoned: there it is measured, too
                 chosen = choose_point(points_for(points, k), target)
                 if chosen is None or chosen in points:
@@ -274,10 +276,14 @@ class _TuningRun:
 
     def outcome(self, k: int, target: float, record: TuningRecord) -> TunedTarget:
         """What the queries get by what a reader chooses for a target, without and with the record."""
-        version, options = self._trial.version, SearchOptions(target_recall=target)
-        by_curves, _ = choose_parameters(version, k, options, filtered=False)
-        tuned, _ = choose_parameters(version, k, options, filtered=False, record=record)
-        return TunedTarget(k, target, self._measure(k, by_curves), self._measure(k, tuned))
+        options = SearchOptions(target_recall=target)
+        tuned, _ = choose_parameters(self._trial.version, k, options, filtered=False, record=record)
+        return TunedTarget(k, target, self._by_curves(k, target), self._measure(k, tuned))
+
+    def _by_curves(self, k: int, target: float) -> MeasuredPoint:
+        """What the queries get by what a reader chooses without a record."""
+        options = SearchOptions(target_recall=target)
+        return self._measure(k, choose_parameters(self._trial.version, k, options, filtered=False)[0])
 
     def _grid(self, k: int) -> list[MeasuredPoint]:
         """The points of each probe slack, by width, up to the one from which wider lists find nothing more."""

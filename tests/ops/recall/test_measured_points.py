@@ -74,6 +74,13 @@ def test_the_larger_of_two_widths_that_find_as_much_bounds_the_target() -> None:
     assert chosen.search_list > 101
 
 
+def test_a_narrower_width_that_costs_more_than_a_wider_one_is_passed_over() -> None:
+    """Among rows that tie a narrow beam ends in comparing them all."""
+    tied = (point(10, 0.97, 828), point(16, 1.0, 1_102), point(24, 1.0, 352), point(40, 1.0, 455))
+    assert choose_point(tied, 0.9) == tied[2]
+    assert tied[2] in points_to_keep(tied)
+
+
 def test_oversamples_are_not_interpolated() -> None:
     lean = (point(60, 0.8, 300, oversample=3), point(100, 0.9, 300, oversample=5))
     assert choose_point(lean, 0.85) == lean[1]

@@ -501,6 +501,19 @@ def test_any_rows_as_near_as_the_true_ones_count_where_distances_are_rounded(own
     assert trial.measure(prepared, 10, SearchParameters(1_000), truth).recall == 1.0
 
 
+def test_among_rows_that_tie_tuning_chooses_nothing_dearer_than_the_curves_do(own_table: Table) -> None:
+    """The narrowest list finds all of them, by comparing every row of the shard."""
+    values = np.random.default_rng(5).integers(0, 2, (1_500, 24))
+    table = own_table.catalog.create_table("db.binary", ROWS)
+    table.append(make_rows(0, len(values)).set_column(3, ROWS.field(3), pa.array(values.tolist(), ROWS.field(3).type)))
+    definition = IndexDefinition(name="e", column="embedding", metric="l2", max_degree=24, search_list=64, shards=1)
+    index_head(table, definition)
+    report = tune(table.refresh(), values[:100], definition, targets=[0.9], storage=STORAGE, dry_run=True)
+    choice = report.targets[0]
+    assert report.points[0].recall == choice.tuned.recall == 1.0
+    assert choice.tuned.distances <= choice.by_curves.distances < 500 < report.points[0].distances
+
+
 def test_ties_that_are_too_many_to_list_are_reported(own_table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     table = own_table.catalog.create_table("db.equal", ROWS)
     same = pa.array([[1.0] * DIMS] * 200, ROWS.field(3).type)
