@@ -18,9 +18,9 @@ other values, while tasks of the last stage have given their rows already. So:
 * The rows of a partition come sorted by a hash (`ROW_HASH`). A block is a function of the partition's set of rows, and
   its name has a digest of these.
 * The last stage rests on a digest of the whole left side. Spark computes it once, from the shuffle of `split`, as a
-  scalar subquery, whose value is the driver's and is lost with no executor. Each partition of the last stage gets a
-  row (`EXPECTED`) with a digest of the names of its blocks. A task that has other blocks is refused, whichever tasks
-  have ended before it.
+  broadcast or a scalar subquery, whose value is the driver's and is lost with no executor. Each partition of the last
+  stage gets a row (`EXPECTED`) with a digest of the names of its blocks. A task that has other blocks is refused,
+  whichever tasks have ended before it.
 * What a block's shares or data files gave is complete and fits, or is refused.
 """
 

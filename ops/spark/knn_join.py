@@ -235,13 +235,21 @@ def _in_order(left: DataFrame, join: Join) -> DataFrame:
 def _expected(blocks: DataFrame, join: Join) -> DataFrame:
     """The rows `EXPECTED` of all partitions of the last stage, out of the rows that `split` gave.
 
-    The subquery reads all columns of `blocks`: so it reads the shuffle that the join itself reads, and the left side is
-    computed once. Of fewer columns, Spark would make a shuffle of its own.
+    All columns of `blocks` are read, as the join itself reads them: so both read one shuffle, and the left side is
+    computed once. Of fewer columns, Spark would make a shuffle of its own. So it would of a subquery where it plans
+    adaptively: apart from the join, with other joins in the left side and so with other partitions. A broadcast is
+    planned with the join. Where plans are not adaptive, it would have to end within `spark.sql.broadcastTimeout`, the
+    left side included.
     """
-    names = blocks.selectExpr("collect_list(CASE WHEN number = 0 AND payload IS NOT NULL AND part >= 0 THEN block END)")
+    named = "CASE WHEN number = 0 AND payload IS NOT NULL AND part >= 0 THEN block END"
+    names = blocks.selectExpr(f"collect_list({named}) AS names")
     partition = f"crc32(CAST(name AS BINARY)) % {join.parts}"  # as `knn_blocks` has it
     digest = f"sha2(CAST(array_join(array_sort(filter(names, name -> {partition} = id)), ',') AS BINARY), 256)"
-    rows = blocks.sparkSession.range(0, join.parts, 1, 1).withColumn("names", names.scalar())
+    rows = blocks.sparkSession.range(0, join.parts, 1, 1)
+    if str(blocks.sparkSession.conf.get("spark.sql.adaptive.enabled", "true")).strip().lower() == "true":
+        rows = rows.crossJoin(names.hint("broadcast"))
+    else:
+        rows = rows.withColumn("names", names.scalar())
     return rows.selectExpr("'' AS block", "INT(id) AS part", f"{EXPECTED} AS number", f"BINARY({digest}) AS payload")
 
 

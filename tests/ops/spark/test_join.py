@@ -353,6 +353,33 @@ def shuffle_files(spark: "SparkSession") -> list[str]:
     return [*environment.blockManager().diskBlockManager().localDirsString()]
 
 
+def test_a_left_side_whose_joins_spark_plans_anew_is_not_refused(spark: "SparkSession", table: Table) -> None:
+    """Spark takes a join for one of a broadcast once it knows the sizes, and other partitions with it."""
+
+    settings = {
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.adaptive.coalescePartitions.enabled": "false",
+        "spark.sql.adaptive.autoBroadcastJoinThreshold": "10MB",
+        "spark.sql.autoBroadcastJoinThreshold": "-1",
+        "spark.sql.shuffle.partitions": "3",
+    }
+    before = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        names = spark.range(64).selectExpr("id AS number", "id % 9 AS label").groupBy("label").count()
+        left = left_side(spark, 64, 2).dropDuplicates(["number"]).selectExpr("*", "number % 9 AS label")
+        left = left.join(names, "label")
+        rows = joined(left, open_index(table, DEFINITION, storage=STORAGE), k=2)
+        assert sorted(rows.rows.select("number").toArrow()["number"].to_pylist()) == sorted([*range(64)] * 2)
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
+
+
 @nightly  # Spark counts its one executor as lost then, to the harm of whoever has the session next
 @pytest.mark.parametrize("columns", [[], ["id"]], ids=["no column", "columns"])
 @pytest.mark.parametrize("changes", ["order", "values"])
