@@ -235,11 +235,10 @@ def _in_order(left: DataFrame, join: Join) -> DataFrame:
 def _expected(blocks: DataFrame, join: Join) -> DataFrame:
     """The rows `EXPECTED` of all partitions of the last stage, out of the rows that `split` gave.
 
-    All columns of `blocks` are read, as the join itself reads them: so both read one shuffle, and the left side is
-    computed once. Of fewer columns, Spark would make a shuffle of its own. So it would of a subquery where it plans
-    adaptively: apart from the join, with other joins in the left side and so with other partitions. A broadcast is
-    planned with the join. Where plans are not adaptive, it would have to end within `spark.sql.broadcastTimeout`, the
-    left side included.
+    All columns of `blocks` are read, as the join itself reads them: so both read one shuffle, where Spark plans them
+    alike. Of fewer columns, it would make a shuffle of its own. So it would of a subquery where it plans adaptively:
+    apart from the join, with other joins in the left side and so with other partitions. A broadcast is planned with
+    the join. It has to end within `spark.sql.broadcastTimeout`: where plans are not adaptive, the left side included.
     """
     named = "CASE WHEN number = 0 AND payload IS NOT NULL AND part >= 0 THEN block END"
     names = blocks.selectExpr(f"collect_list({named}) AS names")
