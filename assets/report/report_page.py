@@ -9,6 +9,7 @@ from icepuffin.assets.report.markup import Child, Markup, element, joined
 from icepuffin.assets.report.page_style import GENERATOR, SCRIPT, style_sheet
 from icepuffin.assets.report.svg_charts import Axes, Bar, Point, bar_chart, line_chart, recall_chart, shards_chart
 from icepuffin.assets.report.table_report import IndexDescription, TableReport, ndv_bounds
+from icepuffin.assets.report.value_counts import ValueCounts
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.messages import plural, readable_bytes, readable_count, readable_seconds
@@ -25,6 +26,8 @@ _OPERATIONS = {"append": "a", "overwrite": "b", "replace": "c", "delete": "d"}
 """Class of a bar by the operation of its snapshot"""
 _COVERAGE = {"made": ("a", 20), "missing": ("d", 10), "nothing to make": ("e", 3)}
 """Class and height of a cell"""
+_TOP_VALUES = 6
+"""Values that are named below their bars"""
 _PART_STYLES = "abcdeab"
 _STRIP = 1000
 """Units that a strip is wide, which is stretched over its figure"""
@@ -56,7 +59,12 @@ def report_page(report: TableReport) -> str:
         element("title", f"{report.table}: icepuffin report"),
         element("style", style_sheet()),
     )
-    parts = (_behind(report), _time_line(report), map(_index, report.indexes), _distinct(report))
+    parts = (
+        _behind(report),
+        _time_line(report),
+        (_index(index, report) for index in report.indexes),
+        _distinct(report),
+    )
     footer = element("footer", element("p", f"{CREATED_BY}. A rounded number has its exact value as title."))
     body = element("body", _header(report), element("main", parts), footer, element("script", SCRIPT))
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
@@ -166,7 +174,7 @@ def _coverage(entries: Sequence[SnapshotEntry], title: str, name: str) -> Markup
     return joined(element("p", text), _strip(text, cells))
 
 
-def _index(index: IndexDescription) -> Markup:
+def _index(index: IndexDescription, report: TableReport) -> Markup:
     definition, shown = index.definition, index.overview
     facts = {
         "column": PageCell(definition.column),
@@ -179,11 +187,14 @@ def _index(index: IndexDescription) -> Markup:
         dead = sum(shard.tombstones for shard in shown.shards)
         facts["version of snapshot"] = PageCell(str(shown.base_snapshot_id))
         facts["tombstones"] = PageCell(f"{shown.tombstone_ratio:.1%}", title=f"{dead:,}")
+    histograms = map(_histogram, report.values.get(definition.name, ()))
     return _section(
         f"Index {definition.name}",
         _fields(((name, _span(cell)) for name, cell in facts.items()), "facts"),
         (element("p", warning, class_="bad card") for warning in index.warnings),
-        element("div", _version_figures(index, shown) if shown else None, _history_figures(index), class_="grid"),
+        element(
+            "div", _version_figures(index, shown) if shown else None, _history_figures(index), histograms, class_="grid"
+        ),
         (_points_table(index, shown), _shards_table(shown)) if shown else None,
     )
 
@@ -289,6 +300,19 @@ def _distinct(report: TableReport) -> Markup | None:
     note = "Estimates by theta sketches: exact up to 4,096 values; above that bars are 95 % intervals."
     grid = element("div", figures[:MAX_COLUMNS], class_="grid")
     return _section("Distinct values", element("p", note), grid, _table("Distinct values by column", columns, lines))
+
+
+def _histogram(column: ValueCounts) -> Markup:
+    text = f"{plural(column.distinct, 'value')} in {plural(column.rows, 'live row')}"
+    if column.unread_files:
+        text += f"; {plural(column.unread_files, 'data file')} left out, whose values the version lacks"
+    bars = [Bar(f"{value or 'no value'}: {rows:,} rows", (("a", rows),)) for value, rows in column.counts]
+    if column.ends:
+        chart = bar_chart(bars, Axes(f"Rows of {column.column} in {len(bars)} ranges of values", ends=column.ends))
+        return _figure(f"Values of {column.column}", element("p", text), chart)
+    chart = bar_chart(bars, Axes(f"Rows of the {plural(len(bars), 'most frequent value')}", ends=("most", "fewest")))
+    top = ((value, _span(_number(rows))) for value, rows in column.counts[:_TOP_VALUES])
+    return _figure(f"Values of {column.column}", element("p", text), chart, _fields(top, "parts"))
 
 
 def _share_of_rows(ndv: int, rows: int | None) -> PageCell:

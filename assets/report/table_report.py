@@ -8,6 +8,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.sketches.theta_estimates import DEFAULT_K, bounds
 from icepuffin.assets.newest_snapshots import SnapshotEntry, newest_snapshots
+from icepuffin.assets.report.value_counts import ValueCounts, value_counts
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.binding.bound_versions import DerivedVersion, tagged_version
 from icepuffin.ops.index import NotAnIndexError
@@ -75,6 +76,8 @@ class TableReport:
     snapshot_count: int
     """Number of all data snapshots"""
     indexes: tuple[IndexDescription, ...]
+    values: Mapping[str, tuple[ValueCounts, ...]]
+    """Rows of the head by the values of filter columns, by index"""
     distinct: Mapping[str, Mapping[SnapshotId, int]]
     """Numbers of distinct values by column, and by the snapshots that have sketches of their own"""
     shortfalls: tuple[Shortfall, ...]
@@ -118,6 +121,11 @@ def table_report(table: Table, spec: TableSpec, storage: StorageConfig) -> Table
         snapshots=shown,
         snapshot_count=len(entries),
         indexes=indexes,
+        values={
+            it.definition.name: tuple(value_counts(table, it.definition.name, storage, spec.first_ref))
+            for it in indexes
+            if it.overview
+        },
         distinct=_distinct(table, shown),
         shortfalls=tuple(
             _shortfalls(table, spec, next((it for it in entries if it.snapshot_id == head), None), indexes)

@@ -38,6 +38,7 @@ sensor_running = true
 [tables.packages.indexes.embedding]
 column = "embedding"
 metric = "cosine"
+filters = ["section"]
 vectors = "f32"
 shards = 4
 target_recall = 0.95

@@ -189,6 +189,14 @@ def test_distinct_values_are_those_of_the_statistics_with_their_bounds(table: Ta
     }  # fmt: skip
 
 
+def test_filter_columns_have_the_rows_of_their_values(page: Page) -> None:
+    shown = page.texts[page.texts.index("Values of section") + 1 :]
+    assert shown[0] == "5 values in 5,100 live rows; 1 data file left out, whose values the version lacks"
+    for number in range(5):
+        assert f"section {number}: 1,020 rows" in shown
+        assert shown[shown.index(f"section {number}") + 1] == "1,020"
+
+
 def test_an_estimate_is_about_a_share_of_the_rows_and_never_more_than_all(report: TableReport) -> None:
     counted = report.snapshots[1].snapshot_id
     distinct = {"above": {counted: 5_136}, "below": {counted: 4_500}, "exact": {counted: 510}}

@@ -1,0 +1,100 @@
+"""Rows by the values of filter columns, beside a count of the rows that PyIceberg reads."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+from datetime import date, timedelta
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+
+import icepuffin
+from icepuffin.assets.report.value_counts import BARS, ValueCounts, value_counts
+from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from tests.conftest import STORAGE, vectors_of
+from tests.ops.index.comparison import DEFINITION
+
+KINDS = {
+    "whole": pa.int64(),
+    "real": pa.float64(),
+    "day": pa.date32(),
+    "price": pa.decimal128(9, 2),
+    "at": pa.timestamp("us"),
+    "word": pa.string(),
+    "flag": pa.bool_(),
+    "tags": pa.list_(pa.string()),
+}
+
+
+def drawn(seed: int, count: int) -> pa.Table:
+    random = np.random.default_rng(seed)
+    number = random.geometric(0.02, count)
+    real = np.where(number % 9 == 0, np.nan, np.where(number % 10 == 0, np.inf, number / 3))
+    columns = {
+        "whole": number,
+        "real": real,
+        "day": [date(2026, 1, 1) + timedelta(int(it)) for it in number],
+        "price": [Decimal(int(it)) / 4 for it in number],
+        "at": pa.array(number * 3_600_000_000).cast(KINDS["at"]),
+        "word": [None if it % 7 == 0 else f"word {it % 40}" for it in number],
+        "flag": [bool(it % 3) for it in number],
+        "tags": [[f"tag {it % 5}", f"tag {it % 3}"] for it in number],
+    }
+    ids = np.arange(count) + 1_000 * seed
+    arrays = {name: pa.array(columns[name], kind) for name, kind in KINDS.items()}
+    return pa.table({"id": ids, "embedding": pa.array(vectors_of(ids).tolist(), pa.list_(pa.float32())), **arrays})
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """A table with an index on all columns, from which rows are deleted before and after the version is made."""
+    folder = tmp_path_factory.mktemp("lake")
+    location = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
+    catalog = open_catalog("test", {"type": "sql", **location})
+    catalog.create_namespace("db")
+    table = catalog.create_table("db.t", drawn(0, 1).schema)
+    icepuffin.create_index(table, replace(DEFINITION, filters=tuple(KINDS)))
+    for seed in range(3):
+        table.append(drawn(seed, 700))
+    table.delete("whole > 90 and whole < 140")
+    icepuffin.refresh(table, threads=1)
+    table.refresh()
+    append_position_deletes(table, {file: np.arange(20) for file in table.inspect.files()["file_path"].to_pylist()})
+    return table.refresh()
+
+
+@pytest.fixture(scope="module")
+def counts(made: Table) -> dict[str, ValueCounts]:
+    return {it.column: it for it in value_counts(made, "e", STORAGE, "main")}
+
+
+@pytest.fixture(scope="module")
+def rows(made: Table) -> pa.Table:
+    return made.scan().to_arrow()
+
+
+@pytest.mark.parametrize("column", ["word", "flag", "tags"])
+def test_values_have_the_rows_that_a_scan_finds(counts: dict[str, ValueCounts], rows: pa.Table, column: str) -> None:
+    of_rows = [set(it) if isinstance(it, list) else {it} for it in rows[column].to_pylist()]
+    expected = Counter(str(value) for values in of_rows for value in values if value is not None)
+    shown = counts[column]
+    assert (shown.rows, shown.distinct, shown.ends, shown.unread_files) == (len(rows), len(expected), None, 0)
+    assert [number for _, number in shown.counts] == sorted(expected.values(), reverse=True)[:BARS]
+    assert all(expected[value] == number for value, number in shown.counts)
+
+
+@pytest.mark.parametrize("column", ["whole", "real", "day", "price", "at"])
+def test_ranges_have_the_rows_that_a_scan_finds(counts: dict[str, ValueCounts], rows: pa.Table, column: str) -> None:
+    values = sorted(it for it in rows[column].to_pylist() if not isinstance(it, float) or math.isfinite(it))
+    shown = counts[column]
+    assert (shown.ends, len(shown.counts)) == ((str(values[0]), str(values[-1])), BARS)
+    width, expected = (values[-1] - values[0]) / BARS, [list[object]() for _ in range(BARS)]
+    for value in values:
+        expected[min(int((value - values[0]) / width), BARS - 1)].append(value)
+    assert [(text, number) for text, number in shown.counts] == [
+        (f"{part[0]} to {part[-1]}" if part else "", len(part)) for part in expected
+    ]
