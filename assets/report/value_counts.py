@@ -48,7 +48,7 @@ def value_counts(table: Table, index: str, storage: StorageConfig, ref: str) -> 
     opened = open_version(version, storage)
     live, schema = live_files(table, head), schema_at(table, ref)
     attributes = Attributes(VersionValues(opened, live, schema, storage), live, schema, storage)
-    for field_id in opened.attributes:
+    for field_id in filter(schema.find_column_name, opened.attributes):  # others are gone from the table
         column = attributes.column(field_id)
         rows = np.diff(column.rows.starts)[: len(column.values)]  # behind them is null
         values, rows = column.values.values.take(pa.array(np.flatnonzero(rows))), rows[rows > 0]

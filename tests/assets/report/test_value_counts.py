@@ -27,6 +27,7 @@ KINDS = {
     "word": pa.string(),
     "flag": pa.bool_(),
     "tags": pa.list_(pa.string()),
+    "gone": pa.int64(),
 }
 
 
@@ -42,6 +43,7 @@ def drawn(seed: int, count: int) -> pa.Table:
         "at": pa.array(number * 3_600_000_000).cast(KINDS["at"]),
         "word": [None if it % 7 == 0 else f"word {it % 40}" for it in number],
         "flag": [bool(it % 3) for it in number],
+        "gone": number,
         "tags": [[f"tag {it % 5}", f"tag {it % 3}"] for it in number],
     }
     ids = np.arange(count) + 1_000 * seed
@@ -51,7 +53,7 @@ def drawn(seed: int, count: int) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Table:
-    """A table with an index on all columns, from which rows are deleted before and after the version is made."""
+    """A table with an index on all columns, one of which is gone; rows went before and after the version was made."""
     folder = tmp_path_factory.mktemp("lake")
     location = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
     catalog = open_catalog("test", {"type": "sql", **location})
@@ -64,6 +66,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Table:
     icepuffin.refresh(table, threads=1)
     table.refresh()
     append_position_deletes(table, {file: np.arange(20) for file in table.inspect.files()["file_path"].to_pylist()})
+    table.refresh()
+    with table.update_schema() as update:
+        update.delete_column("gone")
     return table.refresh()
 
 
