@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from icepuffin.assets.newest_snapshots import SnapshotEntry
+from icepuffin.assets.report.index_description import IndexDescription
 from icepuffin.assets.report.markup import Child, Markup, element, joined
 from icepuffin.assets.report.page_style import GENERATOR, SCRIPT, style_sheet
 from icepuffin.assets.report.svg_charts import Axes, Bar, Point, bar_chart, line_chart, recall_chart, shards_chart
-from icepuffin.assets.report.table_report import IndexDescription, TableReport, ndv_bounds
+from icepuffin.assets.report.table_report import TableReport, ndv_bounds
 from icepuffin.assets.report.value_counts import ValueCounts
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.binding.measurements import Measurement

@@ -8,44 +8,18 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.sketches.theta_estimates import DEFAULT_K, bounds
 from icepuffin.assets.newest_snapshots import SnapshotEntry, newest_snapshots
+from icepuffin.assets.report.index_description import IndexDescription, describe_index
 from icepuffin.assets.report.value_counts import ValueCounts, value_counts
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.binding.bound_versions import DerivedVersion, tagged_version
-from icepuffin.ops.index import NotAnIndexError
-from icepuffin.ops.index.definitions.index_definition import IndexDefinition
-from icepuffin.ops.index.planning.current_versions import versions_of
-from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag, missing_ref
-from icepuffin.ops.index.versions.tuning_record import TuningError, TuningRecord, find_record
+from icepuffin.ops.binding.bound_versions import tagged_version
+from icepuffin.ops.index.upkeep.freshness import missing_ref
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import SnapshotId, StorageConfig
-from icepuffin.ops.search.overview import Overview, overview
 from icepuffin.ops.table.snapshots import head_of, table_name
 from icepuffin.ops.theta.ndv import ndv_at
 
 MAX_SNAPSHOTS = 500
 """Snapshots of a page, at most: the newest"""
-
-
-@dataclass(frozen=True, slots=True)
-class IndexDescription:
-    """An index and one version of it."""
-
-    definition: IndexDefinition
-    versions: tuple[DerivedVersion, ...]
-    """Versions in the table's metadata, oldest first"""
-    overview: Overview | None
-    """The version that is shown; None where there is none, or it cannot be read"""
-    warnings: tuple[str, ...]
-    """Reasons why the version, or the record of tuning, cannot be read"""
-    tuning: TuningRecord | None
-    """Recall by queries of a user's; None where none was measured"""
-    lag: FreshnessLag
-    """Distance from the ref that the index follows"""
-
-    @property
-    def tail(self) -> int:
-        """Rows in files of the head that the version lacks."""
-        return self.overview.rows - self.overview.rows_covered if self.overview else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +62,6 @@ class TableReport:
         versions = [version for index in self.indexes for version in index.versions]
         packs = {pack.path: pack.size for version in versions for pack in version.packs}
         return sum(version.file_size or 0 for version in versions) + sum(packs.values())
-
-
-def describe_index(
-    table: Table, definition: IndexDefinition, storage: StorageConfig, ref: str, version: DerivedVersion | None = None
-) -> IndexDescription:
-    """An index with the version at its tag, or the one that is given. What cannot be read is a warning."""
-    shown, tuning, warnings = None, None, list[str]()
-    try:
-        shown = overview(table, definition, storage, version=version, ref=ref)
-    except NotAnIndexError as error:
-        warnings.append(str(error))
-    try:
-        tuning = find_record(table, definition.name)
-    except TuningError as error:
-        warnings.append(str(error))
-    lag = index_lag(table, definition, ref)
-    return IndexDescription(definition, versions_of(table, definition), shown, tuple(warnings), tuning, lag)
 
 
 def table_report(table: Table, spec: TableSpec, storage: StorageConfig) -> TableReport:

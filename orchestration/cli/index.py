@@ -21,7 +21,7 @@ from icepuffin.orchestration.cli.output import (
 from icepuffin.orchestration.cli.table_options import TableContext, index_name, metadata_command
 
 if TYPE_CHECKING:
-    from icepuffin.assets.report.table_report import IndexDescription
+    from icepuffin.assets.report.index_description import IndexDescription
     from icepuffin.ops.binding.bound_versions import DerivedVersion
     from icepuffin.ops.index.definitions.index_definition import IndexDefinition, IndexParameter
 
@@ -188,7 +188,7 @@ def show_command(context: TableContext, /, index: str | None, *, snapshot: str |
       icepuffin index show demo.packages embedding
       icepuffin index show demo.packages --snapshot 6170229538723520381
     """
-    from icepuffin.assets.report.table_report import describe_index
+    from icepuffin.assets.report.index_description import describe_index
 
     definition = context.index(index)
     version = None if snapshot is None else _version_of(context, definition, snapshot)
