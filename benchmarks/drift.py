@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.lake import Lake, fresh, measured
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.index import IndexDefinition
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 
 FRESH_EVERY = 5
 QUERIES = 1_000

@@ -20,6 +20,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.typedef import Record
 
+from examples.demo.row_deletes import commit_delete_files
 from icepuffin.ann_kernels.graphs import vamana
 from icepuffin.ops.binding import bindings
 from icepuffin.ops.binding.bound_versions import index_versions
@@ -35,7 +36,6 @@ from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.row_deletes import deleted_by_file
 from icepuffin.ops.table.snapshots import data_snapshots
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext, TaskRunner
-from icepuffin.orchestration.demo.rowdeletes import commit_delete_files
 
 SCHEMA = pa.schema([("id", pa.int64()), ("embedding", pa.list_(pa.float32()))])
 STORAGE = StorageConfig({})

@@ -38,12 +38,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.lake import Lake, fresh, measured
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.binding.measurements import measured_versions
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.planning.rates import Amounts, default_seconds
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 
 HELD_BACK = 0.12
 DELTAS = (0, 1, 4, 8)

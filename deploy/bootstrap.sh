@@ -377,7 +377,7 @@ command=${1:-help}
 [ $# = 0 ] || shift
 case $command in
     setup) setup ;;
-    demo) packages demo; kernels; say "demo: about a minute"; icepuffin demo --dir "${1:-demo-data}" ;;
+    demo) packages demo; kernels; say "demo: about a minute"; python -m examples.demo "${1:-demo-data}" ;;
     lint) packages all; lint ;;
     quick) setup; unset PYTHONDONTWRITEBYTECODE; python -m tests.quick "$@" ;;
     test | check) packages all; check "$@" ;;

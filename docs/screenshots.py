@@ -9,7 +9,7 @@ the first screen of a report. No path but those below `LAKE` may stand in them. 
 width of a desk and of a phone, and the whole of pages in HTML that commands have written. Pictures have 256 colours.
 
 Needs `pip install playwright pillow` and Debian's `chromium`; downloads no browser. Meant for the demo:
-`icepuffin demo --dir /srv/lake/demo`, then `icepuffin ui --start --dir /srv/lake/demo`.
+`sh deploy/bootstrap.sh demo /srv/lake/demo`, then `icepuffin ui --start --dir /srv/lake/demo`.
 """
 
 import argparse

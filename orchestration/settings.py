@@ -192,8 +192,7 @@ def load(path: Path | None = None, directory: Path | None = None) -> Settings:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise SettingsError(
-            f"{file} does not exist: make it with `icepuffin init`, name another with --settings or {PATH_VARIABLE}, "
-            "or run `icepuffin demo`"
+            f"{file} does not exist: make it with `icepuffin init`, or name another with --settings or {PATH_VARIABLE}"
         ) from error
     except OSError as error:
         raise SettingsError(f"{file} cannot be read: {error.strerror}; name a file with --settings") from error

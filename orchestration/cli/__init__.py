@@ -14,7 +14,6 @@ import click
 from icepuffin.orchestration.cli.session import Session
 
 _COMMANDS = {
-    "demo": ("demo", "Make a table with a history, index every snapshot, search it."),
     "init": ("init", "Write icepuffin.toml for a table and an index, from options or questions."),
     "index": ("index", "Create, list, show, verify and drop ANN indexes."),
     "plan": ("plan", "Say what a refresh will do, shard by shard, and what it will take."),
@@ -77,8 +76,7 @@ def group(ctx: click.Context, /, directory: Path | None, settings: Path | None, 
 
     \b
     Examples:
-      icepuffin demo --dir demo-data
-      cd demo-data
+      icepuffin init --uri sqlite:///catalog.db --table demo.packages --column embedding
       icepuffin search demo.packages --index embedding --like-id 48182 -k 10
       icepuffin stats demo.packages --json
     """

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.assets.newest_snapshots import SnapshotEntry, _counts, newest_snapshots
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import IndexSettings, TableSettings
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.runs.index_runs import refresh_index
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of, engine_of
 from icepuffin.orchestration.settings import load

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions import index_packs
@@ -28,7 +29,6 @@ from icepuffin.ops.table.snapshots import is_derived
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta.file_sketches import FileKey, FileSketches, write_file_sketches
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin import FileSource, PuffinReader
 from icepuffin.puffin.blobs.theta_blob import ThetaSketch
 from tests.conformance import reader, stranger

@@ -12,6 +12,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import index_versions, sketch_versions
 from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.catalog.connection import open_catalog
@@ -23,7 +24,6 @@ from icepuffin.ops.storage import normalize, open_storage
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext, TaskRunner
 from icepuffin.ops.theta import sketch_packs
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows
 
 FULL = os.environ.get("ICEPUFFIN_FULL_FAULTS") == "1"

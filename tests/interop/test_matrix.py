@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import tag_target
 from icepuffin.ops.index import Action, materialize_index
@@ -17,7 +18,6 @@ from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta.ndv import read_ndv
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import make_rows, queries
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.index.comparison import DEFINITION, ids_by_query

@@ -105,7 +105,6 @@ def test_help_is_fast_and_shows_examples() -> None:
 
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     commands = (
-        "demo",
         "index",
         "plan",
         "refresh",
@@ -824,7 +823,6 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
         (("sql", "SELEC 1"), "no statement begins with 'SELEC'. Statements are SELECT"),
         (("sql", "SELEC 1"), "--spark"),
         (("--settings", "/dev", "stats", "demo.packages"), "/dev cannot be read: Is a directory"),
-        (("demo", "--dir", "/dev/null/x"), "/dev/null/x/warehouse: Not a directory"),
         (("stats", "demo.packages", "--catalog", "absent"), "no catalog 'absent'"),
         (("--dir", "/no/such/folder", "stats", "demo.packages"), "does not exist: make it with `icepuffin init`"),
         (("absent",), "No such command"),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from dagster import RunsFilter
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import DerivedVersion, TagTakenError, index_versions
 from icepuffin.ops.binding.errors import BindingError
@@ -21,7 +22,6 @@ from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search import exact_search, open_index
 from icepuffin.ops.storage.local_storage import LocalStorage, to_path
 from icepuffin.orchestration import jobs
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.sensor.facts import TABLE_TAG
 from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick

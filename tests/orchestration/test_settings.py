@@ -193,7 +193,7 @@ def test_the_cache_has_the_defaults_of_its_settings_where_none_are_set(monkeypat
 def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(
         SettingsError,
-        match=r"make it with `icepuffin init`, name another with --settings .* or run `icepuffin demo`$",
+        match=r"make it with `icepuffin init`, or name another with --settings or ICEPUFFIN_SETTINGS$",
     ):
         load(tmp_path / "none.toml")
 

@@ -12,9 +12,9 @@ import pytest
 from pyiceberg.table import Table
 
 import icepuffin
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.assets.report.value_counts import BARS, ValueCounts, value_counts
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, vectors_of
 from tests.ops.index.comparison import DEFINITION
 

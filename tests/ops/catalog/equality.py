@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField
 
-from icepuffin.orchestration.demo.rowdeletes import commit_delete_files
+from examples.demo.row_deletes import commit_delete_files
 
 
 def write_delete_file(table: Table, *ids: int) -> tuple[str, int]:

@@ -17,6 +17,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField
 
+from examples.demo.row_deletes import append_position_deletes, commit_delete_files
 from icepuffin.ops.errors import IcepuffinError, TableFaultError
 from icepuffin.ops.model import NO_SNAPSHOT, DeleteFile, DeleteKind, LiveFile, SnapshotId
 from icepuffin.ops.rows.datafile import DataFileError
@@ -43,7 +44,6 @@ from icepuffin.ops.table.manifests import (
 from icepuffin.ops.table.row_deletes import NO_DELETES, deleted_positions, fingerprint
 from icepuffin.ops.table.shared_deletes import DeleteFilter, compares_keys, distinct_deletes, path_and_offset
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, find_snapshot
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes, commit_delete_files
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.equality import delete_where_id_is
 

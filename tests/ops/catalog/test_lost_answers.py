@@ -14,6 +14,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding import bindings, commit
 from icepuffin.ops.binding.bound_versions import DerivedVersion, holder_ids, index_versions
 from icepuffin.ops.binding.derived_snapshots import NewPack
@@ -26,7 +27,6 @@ from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.blob_kind import pack_tag
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.bindings import binding, register_statistics
 from tests.ops.index.comparison import DEFINITION

@@ -30,13 +30,13 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from examples.demo.row_deletes import commit_delete_files
 from icepuffin.ops.filters.matches import find_matches
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import _identities, live_files
 from icepuffin.ops.table.live_rows import read_live
 from icepuffin.ops.table.row_deletes import deleted_positions
-from icepuffin.orchestration.demo.rowdeletes import commit_delete_files
 from tests.conftest import STORAGE, make_rows
 from tests.ops.search.partitioned import append_rows
 

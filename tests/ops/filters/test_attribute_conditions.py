@@ -52,6 +52,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.filters import attribute_conditions, attribute_matches, distinct_values
 from icepuffin.ops.filters.attribute_conditions import Attributes, Condition, Entries
@@ -81,7 +82,6 @@ from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks import attribute_task as reading
 from icepuffin.ops.tasks.attribute_task import ColumnsOfFile
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.attributes_blob import (
     AttributeEntry,
     FileValues,

@@ -11,6 +11,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.filters import attribute_values
 from icepuffin.ops.index import IndexDefinition
@@ -19,7 +20,6 @@ from icepuffin.ops.rows.datafile import DataFileError
 from icepuffin.ops.search import IndexReader, open_index
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 

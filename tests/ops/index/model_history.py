@@ -15,11 +15,11 @@ from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, Le
 from pyiceberg.table import Table
 from pyiceberg.types import FloatType, ListType
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.expiration import expire_packs
 from icepuffin.ops.index import IndexDefinition, collect_garbage, create_index, drop_index
 from icepuffin.ops.search import Coverage, QueryError, open_index
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
 from tests.naive.vectors import exact_distances
 from tests.ops.index.history_steps import expire_all_that_may_be, roll_back

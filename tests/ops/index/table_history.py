@@ -21,6 +21,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.types import DoubleType, StringType
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.binding.errors import LostRaceError
 from icepuffin.ops.binding.expiration import expire_packs
@@ -37,7 +38,6 @@ from icepuffin.ops.table.blob_kind import SIDE_TAG_AGE_MS
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import data_snapshots
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import open_lake
 from tests.ops.index import history_steps

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.index import Action, IndexReport, drop_index
@@ -21,7 +22,6 @@ from icepuffin.ops.search.overview import overview
 from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.task_runner import RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.types import BlobType
 from tests.conftest import STORAGE, make_rows

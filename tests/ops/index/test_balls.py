@@ -12,6 +12,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.arrays import F64
 from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
 from icepuffin.ops.index import CoverageError, DefinitionError, IndexDefinition, drop_index
@@ -35,7 +36,6 @@ from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks import enclosure
 from icepuffin.ops.tasks.file_balls import MAX_BALLS
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs import centroid_blob
 from icepuffin.puffin.blobs.routing_blob import CoveredFile
 from icepuffin.puffin.errors import BadBlobError

@@ -15,6 +15,7 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import FloatType, ListType
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.assets.ann_index import layout_result
 from icepuffin.ops.binding.bound_versions import index_versions
@@ -48,7 +49,6 @@ from icepuffin.ops.sql.sql_session import SqlSession
 from icepuffin.ops.storage import RefusedError, StorageError, open_storage
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.tasks.task_runner import RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.index import refresh
 from icepuffin.ops.index.planning import version_plan as plan_module
 from icepuffin.ops.index.planning.changes import Changes, find_changes
@@ -16,7 +17,6 @@ from icepuffin.ops.model import Action
 from icepuffin.ops.search import open_index
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.index.test_refresh_retries import DriverLostError, DyingRunner, refreshed

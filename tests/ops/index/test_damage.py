@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.graphs import bulk_build
 from icepuffin.ann_kernels.graphs.duplicates import Copies
 from icepuffin.ops.binding import bindings
@@ -40,7 +41,6 @@ from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage import Storage, relative_to
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs import attributes_blob, centroid_blob, included_columns_blob, routing_blob, shard_header
 from icepuffin.puffin.blobs.shard_header import Section
 from icepuffin.puffin.errors import BadBlobError, ChecksumError

@@ -11,6 +11,7 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import FloatType, ListType, StringType
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions, tag_target
 from icepuffin.ops.index import (
     Action,
@@ -37,7 +38,6 @@ from icepuffin.ops.storage import open_storage, relative_to
 from icepuffin.ops.table.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, BlobKind
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 

@@ -10,13 +10,13 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import ListType, LongType
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ops.index import create_index
 from icepuffin.ops.rows.vector_column import VectorColumnError
 from icepuffin.ops.search import Coverage, open_exact, open_index
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
 from tests.ops.index.comparison import DEFINITION, index_head
 

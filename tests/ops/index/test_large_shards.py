@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.codes import rotated_quantization
 from icepuffin.ann_kernels.graphs import vamana
 from icepuffin.ops.binding.bound_versions import index_versions
@@ -41,7 +42,6 @@ from icepuffin.ops.tasks import base_shard, shard_task
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.task_runner import SHARD_MEMORY_FACTOR, LocalRunner, RunContext, shard_bytes
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.blobs.shard_blob import ShardReader
 from icepuffin.puffin.types import BlobType

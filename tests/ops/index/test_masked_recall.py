@@ -10,6 +10,7 @@ import pytest
 from pyiceberg.table import Table
 from rich.console import Console
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index import masked_recall
 from icepuffin.ops.index.verify.integrity import check_integrity
@@ -21,7 +22,6 @@ from icepuffin.ops.tasks.recall_gate import recall_of_nodes, searcher_of
 from icepuffin.ops.tasks.rows import live_nodes
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.orchestration.cli.index_view import draw
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
 

@@ -9,12 +9,12 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import FloatType, ListType
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.index import Action, create_index, materialize_index
 from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.search import Coverage, open_index
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 

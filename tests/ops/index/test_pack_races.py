@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding import joint_commit
 from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import make_rows
 from tests.ops.index.comparison import index_head
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.cache import ShardKey, process_cache
 from icepuffin.ops.catalog.connection import open_catalog
@@ -33,7 +34,6 @@ from icepuffin.ops.tasks.relocation import relocate
 from icepuffin.ops.tasks.scatter import scatter
 from icepuffin.ops.tasks.shard_task import make_shard
 from icepuffin.ops.tasks.task_runner import SMALL_WORK, LocalRunner, RunContext, TaskRunner
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, index_head
 from tests.selection import some

@@ -15,6 +15,7 @@ from pyiceberg.table.update import SetLocationUpdate
 from pyiceberg.typedef import Record
 from pyiceberg.types import FloatType, ListType
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.index import create_index, materialize_index
 from icepuffin.ops.index.definitions.ddl import load_definition
@@ -24,7 +25,6 @@ from icepuffin.ops.search import Coverage, open_exact, open_index, opening
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import data_snapshots
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows, queries, vectors_of
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 

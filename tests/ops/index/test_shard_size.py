@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index import Action
 from icepuffin.ops.index.errors import ShardTooLargeError
@@ -17,7 +18,6 @@ from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import find_snapshot, head_of
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.codes import kmeans
 from icepuffin.ann_kernels.distances.distance import prepare
 from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
@@ -26,7 +27,6 @@ from icepuffin.ops.tasks import delta_rows, markers, shard_task
 from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.shard_task import ShardTask
 from icepuffin.ops.tasks.task_runner import RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.errors import ChecksumError
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head, vector_place

@@ -12,6 +12,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import BinaryType, FixedType, LongType, NestedField
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import tagged_version
@@ -22,7 +23,6 @@ from icepuffin.ops.search import Coverage, IndexReader, QueryError, open_exact, 
 from icepuffin.ops.sql import SqlError, SqlSession
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
 

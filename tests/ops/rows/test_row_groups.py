@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.process.process_budget import ROWS_ON_DISK, ProcessBudget
 from icepuffin.ops.rows import row_groups, row_reader
@@ -24,7 +25,6 @@ from icepuffin.ops.search import IndexReader, open_index
 from icepuffin.ops.search.following_reader import FollowingReader
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.open_files import open_files_in
 from tests.ops.index.comparison import DEFINITION, index_head

@@ -40,12 +40,12 @@ from pyiceberg.types import (
     TimeType,
 )
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.index import IndexDefinition, materialize_index
 from icepuffin.ops.model import Action
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
 
 _ROWS = 60

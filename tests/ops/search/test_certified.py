@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
@@ -22,7 +23,6 @@ from icepuffin.ops.search import Coverage, IndexReader, QueryError, SearchResult
 from icepuffin.ops.search.exact.file_scans import FileShare
 from icepuffin.ops.search.exact.scan import VectorSource, scan_in_reach
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.search.clusters import CENTERS, clustered

@@ -12,6 +12,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, LessThan
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.rows.postings import CommonRows
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.filters import attribute_conditions
@@ -28,7 +29,6 @@ from icepuffin.ops.search.pipeline import SearchPipeline
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, STORAGE, make_rows, queries
 from tests.draws import TALLY, amount
 from tests.ops.search.measured.test_live_recall import settled

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.distances.distance import prepare, prepare_exact
 from icepuffin.ann_kernels.distances.exact_distances import pair_distances
 from icepuffin.ann_kernels.metric import Metric
@@ -34,7 +35,6 @@ from icepuffin.ops.table.live_rows import read_live
 from icepuffin.ops.tasks.file_balls import ball_around
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.tasks.vectors import content_hashes
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
 from tests.naive.vectors import assert_nearest, exact_distances
 from tests.ops.index.comparison import DEFINITION, index_head

@@ -17,6 +17,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.index import GateFailedError
 from icepuffin.ops.rows.vector_column import VectorColumnError
 from icepuffin.ops.search import Coverage, IndexReader, SearchResult, open_exact, open_index
@@ -27,7 +28,6 @@ from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
 from tests.draws import SEED, TALLY, amount
 from tests.naive.vectors import assert_nearest, exact_distances

@@ -17,6 +17,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField, StringType
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.filters.matches import Matches, find_matches
 from icepuffin.ops.filters.predicate import RowPredicate
@@ -26,7 +27,6 @@ from icepuffin.ops.search import Coverage, FilterError, exact_search, open_exact
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.manifests import PlannedManifest
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, ids_by_query, index_head
 from tests.ops.search.runners import LabelRecorder, SeveralAtOnce

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.binding.expiration import expire_derived
 from icepuffin.ops.index import create_index, materialize_index
@@ -21,7 +22,6 @@ from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import data_snapshots, resolve_snapshot
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.shard_header import Section, read_header
 from icepuffin.puffin.sources import BytesSource
 from tests.conftest import DIMS, STORAGE, make_rows, queries

@@ -34,6 +34,7 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.types import DecimalType, NestedField
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.filters import distinct_values
@@ -47,7 +48,6 @@ from icepuffin.ops.search.exact.scan import VectorSource
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
 from tests.draws import draws
 from tests.ops.search.partitioned import TYPES, append_rows, build_version, random_rows, random_table

@@ -13,13 +13,13 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
+from examples.demo.row_deletes import commit_delete_files
 from icepuffin.ann_kernels.arrays import I64
 from icepuffin.ops.model import DeleteFile
 from icepuffin.ops.search import IndexReader, SearchResult, open_exact, open_index
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.table import row_deletes
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.orchestration.demo.rowdeletes import commit_delete_files
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import index_head
 from tests.ops.index.test_balls import BALLS

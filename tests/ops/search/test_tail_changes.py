@@ -15,12 +15,12 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.definitions.ddl import create_index
 from icepuffin.ops.search import IndexReader, open_index
 from icepuffin.ops.search.following_reader import FollowingReader
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
 from tests.ops.catalog.equality import delete_where_id_is
 from tests.ops.index.comparison import index_head

@@ -14,11 +14,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.types import DoubleType, IntegerType, LongType, StringType
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.index import IndexDefinition, create_index
 from icepuffin.ops.search import Coverage, IndexReader, SearchResult, open_index
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, vectors_of
 from tests.ops.index.comparison import index_head
 

@@ -12,6 +12,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import In
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.index import IndexDefinition, create_index
@@ -19,7 +20,6 @@ from icepuffin.ops.search import Coverage, SearchResult, open_index
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import DataSnapshot, UnknownSnapshotError, data_snapshots, resolve_snapshot
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import index_head
 from tests.selection import IS_NIGHT

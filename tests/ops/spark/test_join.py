@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.model import FileNumber, ShardId, StorageConfig
@@ -26,7 +27,6 @@ from icepuffin.ops.spark import broadcasts
 from icepuffin.ops.spark.knn_blocks import ROW_HASH, Join, split
 from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows, queries, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.spark.test_spark_runner import files_of_driver

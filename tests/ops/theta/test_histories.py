@@ -30,6 +30,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.snapshots import find_snapshot, is_derived
 from icepuffin.ops.tasks.task_runner import RunContext
@@ -38,7 +39,6 @@ from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
 from icepuffin.ops.theta.ndv import read_ndv
 from icepuffin.ops.theta.theta_bounds import parts_to_sketch
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.ops.theta import foreign
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, current
 

@@ -164,7 +164,7 @@ def test_removed_files_are_subtracted_without_reading_anything(table: Table, run
 
 
 def test_deleted_rows_do_not_count_and_only_their_file_is_read_again(table: Table, runner: ThreadlessRunner) -> None:
-    from icepuffin.orchestration.demo.rowdeletes import append_position_deletes  # noqa: PLC0415
+    from examples.demo.row_deletes import append_position_deletes  # noqa: PLC0415
 
     append(table, 0, 300)
     materialize(table, append(table, 1_000, 1_300), runner)

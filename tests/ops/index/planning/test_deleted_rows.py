@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.index import Action, materialize_index
 from icepuffin.ops.index.index_materialization import rebuild_tombstoned_shards
 from icepuffin.ops.index.planning import deleted_rows as deleted_rows_module
@@ -19,7 +20,6 @@ from icepuffin.ops.table import row_deletes
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.row_deletes import deleted_in_turn, growing_groups
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.catalog.equality import delete_where_id_is
 from tests.ops.index.comparison import DEFINITION, index_head

@@ -11,6 +11,7 @@ import pytest
 from pyiceberg.expressions import In
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.graphs import vamana
 from icepuffin.ann_kernels.graphs.vamana import Graph
 from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
@@ -33,7 +34,6 @@ from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.matching import match_hashes
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs import routing_blob
 from icepuffin.puffin.blobs.shard_blob import ShardReader
 from tests.conftest import STORAGE, make_rows

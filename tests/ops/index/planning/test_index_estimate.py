@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.index import IndexReport, plan_version
@@ -21,7 +22,6 @@ from icepuffin.ops.index.planning.rates import Amounts, default_seconds, predict
 from icepuffin.ops.model import Action, DeleteFile, DeleteKind, FileSlot, LiveFile, ShardId
 from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.routing_blob import AddressesEntry, ShardEntry, VectorRun
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index.planning.slots import assign_slots, file_table
 from icepuffin.ops.index.verify.integrity import check_integrity
@@ -17,7 +18,6 @@ from icepuffin.ops.model import Action, DeleteFile, DeleteKind, FileSlot, LiveFi
 from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.table.row_deletes import fingerprint
 from icepuffin.ops.tasks.task_runner import RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.routing_blob import FREE_SLOT, NO_DELETES, CoveredFile
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import index_head

@@ -9,6 +9,7 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot, Summary
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
@@ -19,7 +20,6 @@ from icepuffin.ops.index.versions.version_sizes import VersionSizes, graph_id
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.blob_kind import SIZES_KEY
 from icepuffin.ops.table.snapshots import is_derived
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
 

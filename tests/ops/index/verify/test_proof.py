@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
 from icepuffin.ops.index import CoverageError, IndexDefinition, build, refresh
 from icepuffin.ops.index.verify import proof
@@ -21,7 +22,6 @@ from icepuffin.ops.tasks import scatter
 from icepuffin.ops.tasks import shard_task as shard
 from icepuffin.ops.tasks.matching.self_search import SelfSearchResult
 from icepuffin.ops.tasks.task_runner import RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.routing_blob import CoveredFile
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import answer_with_recall, index_head

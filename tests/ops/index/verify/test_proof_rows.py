@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.sketches.hashing import content_hash
 from icepuffin.ops.index.verify.proof import draw_rows
 from icepuffin.ops.rows.addresses import rows_at
 from icepuffin.ops.storage import relative_to
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows
 
 ROWS, GROUP, FILES = 250, 100, 5

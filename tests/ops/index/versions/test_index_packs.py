@@ -15,6 +15,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import SetStatisticsUpdate
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding import bindings, expiration, joint_commit
 from icepuffin.ops.binding.bound_versions import BoundPack, index_versions, tagged_version
 from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit
@@ -53,7 +54,6 @@ from icepuffin.ops.table.snapshots import (
     resolve_snapshot,
 )
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin import PuffinReader
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, index_head

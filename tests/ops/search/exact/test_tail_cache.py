@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.codes import scalar_quantization
 from icepuffin.ann_kernels.codes.scalar_quantization import ScalarCodes
 from icepuffin.ann_kernels.distances.coded_comparison import CodedVectors
@@ -37,7 +38,6 @@ from icepuffin.ops.search.exact.tail_cache import CachedRows, TailCache, kept_by
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.patience import PATIENCE

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.codes import cells
 from icepuffin.ann_kernels.codes.cells import ROWS
 from icepuffin.ann_kernels.metric import Metric
@@ -32,7 +33,6 @@ from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage.local_storage import LocalStorage, to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin import puffin_writer
 from icepuffin.puffin.blobs import shard_blob
 from icepuffin.puffin.blobs.shard_header import Section

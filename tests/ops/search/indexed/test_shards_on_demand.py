@@ -12,6 +12,7 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import DoubleType
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.rows.bitmap import Bitmap
 from icepuffin.ops.cache import ReadyShard, ShardCache, disk
 from icepuffin.ops.cache.fetching import FetchedShard
@@ -24,7 +25,6 @@ from icepuffin.ops.search.indexed import loaded_version
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion, ShardsOnDemand
 from icepuffin.ops.shards.masked_shards import MaskedShard
 from icepuffin.ops.storage.local_storage import to_path
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.patience import PATIENCE

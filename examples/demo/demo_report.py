@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pyiceberg.table import Table
 from rich.console import Console
 
+from examples.demo.history import IDENTIFIER
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.messages import readable_seconds
 from icepuffin.ops.model import SnapshotId
@@ -19,7 +20,6 @@ from icepuffin.ops.presentation import Grid
 from icepuffin.ops.search import exact_search, open_index
 from icepuffin.ops.theta.ndv import read_ndv
 from icepuffin.orchestration.cli.output import print_grid
-from icepuffin.orchestration.demo.history import IDENTIFIER
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.settings import Settings
 

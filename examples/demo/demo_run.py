@@ -9,19 +9,19 @@ from pathlib import Path
 import dagster as dg
 from rich.console import Console
 
+from examples.demo import searches
+from examples.demo.demo_report import SnapshotLine, measure, print_report
+from examples.demo.history import load_rows, write_history
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.errors import TableStateError
 from icepuffin.ops.model import SnapshotId
-from icepuffin.orchestration.demo import searches
-from icepuffin.orchestration.demo.demo_report import SnapshotLine, measure, print_report
-from icepuffin.orchestration.demo.history import load_rows, write_history
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.instance import home_of, open_instance
 from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
 from icepuffin.orchestration.settings import FILE_NAME, Settings, load
 
 SETTINGS = """\
-# Written by `icepuffin demo`. `icepuffin init` writes such a file for a table of your own.
+# Written by the demo. `icepuffin init` writes such a file for a table of your own.
 dagster_home = "dagster_home"
 
 [catalogs.demo]
@@ -75,13 +75,13 @@ def run_demo(directory: Path, console: Console) -> None:
     if wrong := _UNFIT.search(str(directory)):
         raise DemoError(
             f"{str(directory)!r} has {wrong[0]!r} in its name, which the URI of the demo's catalog cannot have: name "
-            "another folder with --dir"
+            "another folder"
         )
     settings_file, text = directory / FILE_NAME, SETTINGS.format(directory=directory)
     if (directory / "catalog.db").exists():
-        raise DemoError(f"{directory} holds a demo already: search it, remove it, or name another folder with --dir")
+        raise DemoError(f"{directory} holds a demo already: search it, remove it, or name another folder")
     if settings_file.exists() and settings_file.read_bytes() != text.encode():
-        raise DemoError(f"{settings_file} is not the demo's, which would replace it: name another folder with --dir")
+        raise DemoError(f"{settings_file} is not the demo's, which would replace it: name another folder")
     begun = time.perf_counter()
     rows = load_rows()
     (directory / "warehouse").mkdir(parents=True, exist_ok=True)

@@ -5,14 +5,14 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from rich.console import Console
 
+from examples.demo.demo_report import INDEX, SnapshotLine
+from examples.demo.history import IDENTIFIER
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.presentation import Grid
 from icepuffin.ops.resources import Catalogs
 from icepuffin.ops.rows.vector_column import exact_vectors
 from icepuffin.ops.search import open_index
 from icepuffin.orchestration.cli.output import print_grid
-from icepuffin.orchestration.demo.demo_report import INDEX, SnapshotLine
-from icepuffin.orchestration.demo.history import IDENTIFIER
 from icepuffin.orchestration.settings import Settings
 
 PACKAGES = ("postgresql", "nginx", "git")

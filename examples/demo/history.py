@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.errors import FileDamageError
 from icepuffin.ops.model import SnapshotId
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 
 IDENTIFIER = "demo.packages"
 FILES_PER_ROUND = 6
-SHIPPED = Path(__file__).resolve().parents[2] / "examples" / "packages.parquet"
+SHIPPED = Path(__file__).resolve().parents[1] / "packages.parquet"
 
 
 class DemoDataError(FileDamageError):
@@ -46,7 +46,7 @@ class Step:
 def load_rows(*, held_out: int = 200, seed: int = 7) -> DemoRows:
     """Read the shipped rows. Raises DemoDataError where they are missing."""
     if not SHIPPED.exists():
-        raise DemoDataError(f"{SHIPPED} is missing: run the demo from a clone of the project")
+        raise DemoDataError(f"{SHIPPED} is missing")
     rows = pq.read_table(SHIPPED)
     index = rows.schema.get_field_index("embedding")
     rows = rows.set_column(index, "embedding", pc.cast(rows["embedding"], pa.list_(pa.float32())))

@@ -11,12 +11,12 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from rich.console import Console
 
+from examples.demo import demo_report, demo_run, history
+from examples.demo.history import DemoDataError, load_rows
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.index import IndexDefinition, create_index
 from icepuffin.ops.model import SnapshotId
-from icepuffin.orchestration.demo import demo_report, demo_run, history
-from icepuffin.orchestration.demo.history import DemoDataError, load_rows
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.orchestration.sensor.local_sensor import LocalRun
 from tests.conftest import ROWS, make_rows, queries
 from tests.ops.index.comparison import index_head
@@ -52,7 +52,7 @@ def test_the_recall_that_is_shown_is_the_share_of_the_nearest_rows(table_factory
 
 def test_rows_that_are_not_there_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "SHIPPED", tmp_path / "nothing")
-    with pytest.raises(DemoDataError, match="nothing is missing: run the demo from a clone"):
+    with pytest.raises(DemoDataError, match="nothing is missing"):
         load_rows()
 
 

@@ -1,0 +1,1 @@
+"""`make demo`: everything once, for real, on one machine."""
