@@ -1,16 +1,19 @@
 """The way of a search: what is asked goes to each source of rows, and their answers are merged, settled and proven.
 
-The sources are chosen when a reader is opened, by the version that answers and what it lacks of the snapshot.
+Sources are the graphs of an index version, and the data files that no graph answers for. They are chosen when a reader
+is opened, by the version that answers and what it lacks of the snapshot.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 
 from icepuffin.ann_kernels.arrays import F64, I64
 from icepuffin.ann_kernels.cached_property import cached_property
+from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.filters.attribute_conditions import Attributes
 from icepuffin.ops.filters.attribute_matches import AttributeMatches, find_matches_by_attributes
 from icepuffin.ops.filters.attribute_values import TailValues, VersionValues
@@ -19,26 +22,86 @@ from icepuffin.ops.index.versions.tuning_record import usable_record
 from icepuffin.ops.index.versions.version_reader import same_files
 from icepuffin.ops.model import FileNumber, SnapshotId
 from icepuffin.ops.process.stage_clock import StageClock
-from icepuffin.ops.rows.candidates import Hits
-from icepuffin.ops.rows.row_reader import RowReader
+from icepuffin.ops.rows.candidates import Hits, cut_in_doubt, rerank
+from icepuffin.ops.rows.row_reader import Meter, RowReader
 from icepuffin.ops.search.arguments import Condition, groups_of
 from icepuffin.ops.search.exact.file_scans import IN_PROCESS, FileScans, TaskChoice
-from icepuffin.ops.search.exact.scan import VectorSource, scan
-from icepuffin.ops.search.exact.tail_cache import SourceWithTail, TailCache
-from icepuffin.ops.search.exact.thresholds import RangeThresholds
+from icepuffin.ops.search.exact.scan import FileScan, RangeThresholds, VectorSource, scan
+from icepuffin.ops.search.exact.tail_cache import SourceWithTail, TailCache, TailSource
 from icepuffin.ops.search.indexed.conjunctions import ConjunctionSearch, Lists
 from icepuffin.ops.search.indexed.version_search import exact_distances, search_version
 from icepuffin.ops.search.measured.live_recall import LiveRecall, RecallSampler
 from icepuffin.ops.search.measured.recall_trial import RecallTrial
 from icepuffin.ops.search.range_search import RangeSearch
 from icepuffin.ops.search.result import Coverage, Profile, SearchCosts
-from icepuffin.ops.search.row_sources import FileScan, IndexSource, Source, TailSource, VersionSearch
-from icepuffin.ops.search.source_answer import SourceAnswer, joined, merged, shown_ways
+from icepuffin.ops.search.source_answer import SourceAnswer, VersionSearch, joined, merged, shown_ways
 from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice
-from icepuffin.ops.search.tuning import ParameterChooser, SearchOptions
+from icepuffin.ops.search.tuning import ParameterChooser, SearchOptions, SearchParameters
 
 _NOT_SAMPLED = "open the reader with recall_sample, such as 0.01, to measure that share of its queries"
 _NO_GRAPHS = "the index has no graphs: search parameters have no effect"
+
+_CUT_IN_DOUBT = (
+    "candidates were chosen by floats, which cannot tell the rows about as far as the last one apart: nearer ones may "
+    "be missing; a larger oversample finds more, within and exact scans find all"
+)
+_LONGEST_OF_FLOATS = float(np.finfo(np.float32).max)
+"""Length that no vector of a version is expected to pass"""
+
+
+class Source(Protocol):
+    """Finds the k nearest rows (that match) of those that it has. `queries` f64[Q, D] prepared. Thread-safe."""
+
+    def nearest(
+        self, queries: F64, k: int, matches: Matches | None, parameters: SearchParameters | None
+    ) -> SourceAnswer:
+        """`parameters`: None where no graph is searched. Raises IndexUnavailableError, DataFileError."""
+
+
+class IndexSource:
+    """Rows that an index version covers, by its graphs: in this process, or where tasks run."""
+
+    def __init__(self, target: SearchTarget, choice: VersionChoice, search: VersionSearch, rows: RowReader) -> None:
+        self._target = target
+        self._version = choice.graphs
+        self._rows = rows
+        self._search = search
+        opened, graphs = choice.opened, choice.graphs
+        self._holds_floats_of_doubles = bool(
+            opened and graphs and graphs.column_is_double and opened.definition.vectors == "f32"
+        )
+        """Whether the version has the vectors of a column of doubles, rounded to f32 and no further"""
+
+    def nearest(
+        self, queries: F64, k: int, matches: Matches | None, parameters: SearchParameters | None
+    ) -> SourceAnswer:
+        """See Source. Candidates are ranked by the table's vectors where the parameters demand it."""
+        if parameters is None:
+            raise ValueError("a version is searched with parameters")
+        answer, meter, metric = self._search(queries, k, parameters, matches), Meter(), self._target.metric
+        candidates, unranked = answer.candidates, answer.unranked
+        if answer.approximate and parameters.rerank:
+            unranked = candidates
+            candidates = rerank(candidates, queries, self._rows, self._target.field_id, metric, meter)
+        if (
+            self._holds_floats_of_doubles
+            and unranked is not None
+            and cut_in_doubt(unranked, candidates, queries, k, metric, self._longest_vector)
+        ):
+            answer.warnings = (_CUT_IN_DOUBT,)
+        answer.rows = candidates if answer.rounded_directions else candidates.first(k)
+        answer.bytes_read = meter.bytes + (answer.cold.bytes if answer.cold else 0)
+        answer.condition = "" if matches is None else matches.how
+        answer.parameters = parameters
+        return answer
+
+    @cached_property
+    def _longest_vector(self) -> float:
+        """The length of the longest vector of the version, where rounding is judged by it: under inner product."""
+        if self._version is None or self._target.metric is not Metric.INNER_PRODUCT:
+            return 0.0
+        # that of a hidden row must not tell
+        return _LONGEST_OF_FLOATS if self._target.hides_rows else self._version.longest_vector()
 
 
 @dataclass(frozen=True, slots=True)

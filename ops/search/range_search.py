@@ -22,8 +22,14 @@ from icepuffin.ops.rows.datafile import batch_rows
 from icepuffin.ops.rows.row_reader import Meter, RowReader
 from icepuffin.ops.search.exact.file_scans import FileScans, FilesRead
 from icepuffin.ops.search.exact.pruning import FileBalls, read_balls
-from icepuffin.ops.search.exact.scan import RowVectors, SkippedRows, VectorSource
-from icepuffin.ops.search.exact.thresholds import RangeThresholds, hits_within, resolve_rounding
+from icepuffin.ops.search.exact.scan import (
+    RangeThresholds,
+    RowVectors,
+    SkippedRows,
+    VectorSource,
+    hits_within,
+    resolve_rounding,
+)
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
 from icepuffin.ops.search.result import Certificate, Pruning
 from icepuffin.ops.search.source_answer import SourceAnswer

@@ -32,9 +32,8 @@ from icepuffin.ops.search.arguments import (
 )
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.exact.file_scans import TaskChoice
-from icepuffin.ops.search.exact.scan import VectorSource
+from icepuffin.ops.search.exact.scan import RangeThresholds, VectorSource
 from icepuffin.ops.search.exact.tail_cache import TailCacheState
-from icepuffin.ops.search.exact.thresholds import RangeThresholds
 from icepuffin.ops.search.following_reader import FollowingReader
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
 from icepuffin.ops.search.indexed.worker import SearchJob, SearchRequest

@@ -1,11 +1,12 @@
 """Answers of sources: rows for some queries, and the work of finding them. Several are merged, or joined."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from icepuffin.ann_kernels.arrays import I64
+from icepuffin.ann_kernels.arrays import F64, I64
+from icepuffin.ops.filters.matches import Matches
 from icepuffin.ops.model import ShardId
 from icepuffin.ops.rows.candidates import Candidates, Hits, merge
 from icepuffin.ops.search.exact.scan import SkippedRows
@@ -85,6 +86,10 @@ class SourceAnswer:
         hits = self.hits
         self.rows = replace(hits, queries=numbers[hits.queries])
         return self
+
+
+VersionSearch = Callable[[F64, int, SearchParameters, Matches | None], SourceAnswer]
+"""Function from queries, k, parameters and matches to the candidates of an index version"""
 
 
 def merged(answers: Sequence[SourceAnswer], k: int) -> SourceAnswer:

@@ -18,8 +18,14 @@ from icepuffin.ops.filters.predicate import RowPredicate
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import IN_PROCESS_MB, MIB, FileNumber
 from icepuffin.ops.rows.candidates import Hits, merge_sorted
-from icepuffin.ops.search.exact.scan import NearestScan, SkippedRows, VectorSource, scan_in_reach
-from icepuffin.ops.search.exact.thresholds import RangeThresholds, hits_within
+from icepuffin.ops.search.exact.scan import (
+    NearestScan,
+    RangeThresholds,
+    SkippedRows,
+    VectorSource,
+    hits_within,
+    scan_in_reach,
+)
 from icepuffin.ops.search.indexed.worker import SearchJob, SerializedSearchJob
 from icepuffin.ops.table.row_deletes import growing_groups
 from icepuffin.ops.tasks.task_runner import TaskRunner

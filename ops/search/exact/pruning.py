@@ -12,7 +12,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index.versions.version_reader import read_centroids
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import FileNumber, LiveFiles
-from icepuffin.ops.search.exact.thresholds import RangeThresholds
+from icepuffin.ops.search.exact.scan import RangeThresholds
 from icepuffin.ops.search.indexed.distributed_search import DistributedVersion
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
 from icepuffin.ops.search.target import SearchTarget, VersionChoice

@@ -35,8 +35,10 @@ from icepuffin.ops.rows.addresses import addresses_of, rows_at
 from icepuffin.ops.rows.candidates import Candidates
 from icepuffin.ops.rows.datafile import DataFileError
 from icepuffin.ops.rows.vector_column import VectorColumnError
-from icepuffin.ops.search.exact.scan import RowVectors, SkippedRows, VectorSource
+from icepuffin.ops.search.exact.scan import FileScan, RowVectors, SkippedRows, VectorSource
 from icepuffin.ops.search.indexed.version_search import EXTRA_ROWS
+from icepuffin.ops.search.source_answer import SourceAnswer
+from icepuffin.ops.search.tuning import SearchParameters
 
 FROM_FILES = "read from the data files"
 _DOUBLE = 8
@@ -337,3 +339,40 @@ class SourceWithTail(VectorSource):
         others = [number for number in files if number not in kept.files]
         yield from kept.rows(tail, matches)
         yield from VectorSource.rows(self, others, dims, matches, skipped, deleted)
+
+
+class TailSource:
+    """Rows of data files that no shard answers for: in memory, or scanned. `memory`: None where none is kept."""
+
+    def __init__(
+        self, vectors: VectorSource, files: Sequence[FileNumber], scan: FileScan, memory: TailCache | None
+    ) -> None:
+        self._files = files
+        self._scan = scan
+        self._memory = memory
+        self._value_bytes = vectors.value_bytes
+
+    def nearest(
+        self, queries: F64, k: int, matches: Matches | None, parameters: SearchParameters | None
+    ) -> SourceAnswer:
+        """See `Source` of the pipeline."""
+        memory = self._memory
+        access = TailAccess(None, FROM_FILES) if memory is None else memory.rows(matches, self._files)
+        if access.rows is None:
+            skipped = SkippedRows()
+            candidates, compared = self._scan(queries, k, self._files, matches, skipped)
+            read = compared
+        else:
+            skipped = access.rows.skipped
+            candidates, compared = access.rows.nearest(queries, k, matches)
+            read = access.rows.count if access.was_read else 0
+        return SourceAnswer(
+            candidates,
+            len(queries),
+            "scan",
+            scanned=compared,
+            bytes_read=self._value_bytes * read * queries.shape[1],
+            condition="" if matches is None else matches.how,
+            tail=access.how if self._files else "",
+            warnings=skipped.warnings,
+        )

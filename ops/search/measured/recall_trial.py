@@ -17,8 +17,8 @@ from icepuffin.ops.recall.measured_points import MeasuredPoint, margin_of
 from icepuffin.ops.rows.addresses import addresses_of
 from icepuffin.ops.rows.candidates import Candidates
 from icepuffin.ops.search.arguments import prepare_queries
-from icepuffin.ops.search.exact.scan import SkippedRows, VectorSource
-from icepuffin.ops.search.row_sources import FileScan, VersionSearch
+from icepuffin.ops.search.exact.scan import FileScan, SkippedRows, VectorSource
+from icepuffin.ops.search.source_answer import VersionSearch
 from icepuffin.ops.search.tuning import SearchParameters, TunableVersion
 
 _TIES = 16

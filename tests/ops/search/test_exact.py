@@ -24,8 +24,7 @@ from icepuffin.ops.rows import datafile
 from icepuffin.ops.rows.vector_column import exact_vectors
 from icepuffin.ops.search import IndexReader, SearchResult, open_exact, open_index
 from icepuffin.ops.search.exact.pruning import FileBalls
-from icepuffin.ops.search.exact.scan import VectorSource
-from icepuffin.ops.search.exact.thresholds import RangeThresholds
+from icepuffin.ops.search.exact.scan import RangeThresholds, VectorSource
 from icepuffin.ops.search.indexed import distributed_search
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
 from icepuffin.ops.search.range_search import index_rows

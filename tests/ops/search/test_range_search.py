@@ -27,8 +27,7 @@ from icepuffin.ops.rows.candidates import Hits
 from icepuffin.ops.search import Coverage, IndexReader, QueryError, SearchResult, StalePolicy, open_exact, open_index
 from icepuffin.ops.search.exact import pruning
 from icepuffin.ops.search.exact.pruning import FileBalls
-from icepuffin.ops.search.exact.scan import RowVectors
-from icepuffin.ops.search.exact.thresholds import RangeThresholds, hits_within, resolve_rounding
+from icepuffin.ops.search.exact.scan import RangeThresholds, RowVectors, hits_within, resolve_rounding
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.file_balls import partition_balls
@@ -436,7 +435,7 @@ def test_a_search_with_a_limit_collects_few_rows(monkeypatch: pytest.MonkeyPatch
         return ranked(parts, limit)
 
     monkeypatch.setattr(Hits, "ranked", counted)
-    monkeypatch.setattr("icepuffin.ops.search.exact.thresholds._PAIRS_PENDING", 200)
+    monkeypatch.setattr("icepuffin.ops.search.exact.scan._PAIRS_PENDING", 200)
     for limit in (1, 10, 90):
         hits, compared = hits_within(query_vectors, thresholds, batches, limit)
         expected = every.take(np.flatnonzero(every.ranks <= limit))
