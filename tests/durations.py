@@ -112,9 +112,9 @@ class DurationRecorder:
 
 
 def _since(begun: tuple[float, float]) -> tuple[float, float]:
-    """(wall, CPU) seconds since a time of `_clock`."""
+    """(wall, CPU) seconds since a time of `_clock`. CPU at least 0: children of others are gone."""
     wall, cpu = _clock()
-    return wall - begun[0], cpu - begun[1]
+    return wall - begun[0], max(0.0, cpu - begun[1])
 
 
 def _clock() -> tuple[float, float]:
