@@ -1,5 +1,7 @@
 """Few small files that were added are no reason for another version of the file sketches."""
 
+from pathlib import Path
+
 import pytest
 from pyiceberg.table import Table
 
@@ -88,7 +90,9 @@ def test_where_rows_went_or_the_version_is_not_whole_another_one_is_bound(
     assert len(bases(table)) == 2, "the first one would keep a data file alive that the table has left"
 
     append(table, 110, 120)
-    assert count(table, runner).file_sketches_path is None
+    report = count(table, runner)
+    assert report.file_sketches_path is None
+    assert report.bytes_written == Path((report.statistics_path or "").removeprefix("file://")).stat().st_size
     bindings.drop(table.refresh(), SKETCHES_TAG)
     append(table, 120, 130)
     assert count(table, runner).file_sketches_path is not None
@@ -104,6 +108,16 @@ def test_columns_that_were_chosen_since_are_remembered_by_another_version(
     count_theta_sketches(run, current(table), columns=["id", "weight"]).publish()
     (_, second) = sketch_versions(table.refresh())
     assert second.fields == {table.schema().find_field(name).field_id for name in ("id", "weight")}
+
+
+def test_the_budget_counts_what_the_version_before_keeps_of_a_file_too(table: Table, runner: ThreadlessRunner) -> None:
+    append(table, 0, 300)
+    count(table, runner)
+    append(table, 300, 310)
+    report = count_theta_sketches(
+        RunContext(table, STORAGE, runner), current(table), columns=["id", "weight"], budget_bytes=4_000
+    ).publish()
+    assert report.note == "the sketches of 1 file are over the budget of 4,000 bytes"
 
 
 def test_a_pack_whose_tag_was_dropped_gets_it_back_from_another_version(

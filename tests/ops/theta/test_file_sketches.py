@@ -174,6 +174,12 @@ def test_a_file_is_as_old_as_the_newest_of_its_deletes() -> None:
         assert file_key(file, "file:///wh/t").added == newest
 
 
+def test_a_file_names_the_snapshot_that_added_it_only_where_files_have_no_number() -> None:
+    file = replace(live("a"), added_by=SnapshotId(7))
+    added_by = [file_key(replace(file, file_sequence_number=number), "").added_by for number in (0, 5)]
+    assert added_by == [7, 0]
+
+
 def test_within_the_budget_the_files_that_take_longest_to_read_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     files = [live("a", 5), live("b", 500), live("c", 50)]
     sizes, entries = {"a": 9, "b": 55, "c": 55}, {"a": 1, "b": 5, "c": 5}
@@ -188,6 +194,10 @@ def test_within_the_budget_the_files_that_take_longest_to_read_are_kept(monkeypa
     monkeypatch.setattr(file_sketches, "MAX_DIRECTORY_BYTES", 10)
     kept = within_budget(files, sizes, entries, 1_000)
     assert [f.path for f in kept] == ["b", "c"], "the directory is full, whatever the budget is"
+
+
+def test_a_full_directory_has_a_mebibyte_left_for_the_names_of_columns() -> None:
+    assert sketch_directory_blob.MAX_BYTES - file_sketches.MAX_DIRECTORY_BYTES == 2**20
 
 
 @pytest.mark.parametrize("columns", [1, 30])

@@ -131,6 +131,30 @@ def test_the_parts_to_sketch_are_those_of_all_files_where_a_commit_since_has_rem
     assert parts_to_sketch(table, find_snapshot(table, newest), None) == 2
 
 
+def test_an_ancestor_serves_up_to_the_limit_and_with_the_schema_of_now(
+    table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parts(snapshot_id: int) -> int:
+        return parts_to_sketch(table.refresh(), find_snapshot(table, snapshot_id), None)
+
+    monkeypatch.setattr(work_bounds, "FEW_FILES", 0)
+    monkeypatch.setattr(work_bounds, "MAX_ANCESTORS", 1)
+    count_theta_sketches(RunContext(table, STORAGE, runner), append(table, 0, 300)).publish()
+    second = append(table.refresh(), 300, 400)
+    assert parts(second) == 1
+    assert parts(append(table, 400, 500)) == 3, "all, as the one with sketches is the second before it"
+    count_theta_sketches(RunContext(table, STORAGE, runner), second).publish()
+    with table.refresh().update_schema() as change:
+        change.add_column("added", LongType())
+    count_theta_sketches(RunContext(table, STORAGE, runner), table.metadata.current_snapshot_id or 0).publish()
+    assert parts(append(table.refresh(), 500, 600)) == 4, "all, which may have a default of the new column"
+
+
+def test_more_threads_are_expected_to_take_less() -> None:
+    assert default_seconds(10**9, 1) == pytest.approx(30.2)
+    assert default_seconds(10**9, 3) == pytest.approx(10.2)
+
+
 def taken(number: int, factor: float, **others: Any) -> DerivedVersion:
     """A version of file sketches whose run took `factor` times what the default rate says of a million values."""
     values = {"runner": "LocalRunner", "amounts": {"values": 1_000_000}, **others}

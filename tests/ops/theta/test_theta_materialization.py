@@ -1,3 +1,4 @@
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,9 @@ def test_sketches_of_an_older_snapshot_have_a_tag_of_their_own_that_ages(
 def test_the_first_sketches_are_of_the_creation_types_and_count_exactly(table: Table, runner: ThreadlessRunner) -> None:
     append(table, 0, 300)
     snapshot = append(table, 200, 900)
+    begun = time.perf_counter()
     report = materialize(table, snapshot, runner)
+    assert 0 < report.seconds < time.perf_counter() - begun + 0.001
     assert report.outcome is ThetaOutcome.WRITTEN
     assert report.ndv == exact(table, snapshot, CREATED)
     assert report.fresh
