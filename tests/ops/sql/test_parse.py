@@ -100,6 +100,9 @@ def test_a_table_may_have_an_alias() -> None:
         ("name NOT LIKE 'git%'", Not(StartsWith("name", "git"))),
         ("at > TIMESTAMP '2026-01-01 08:00:00'", GreaterThan("at", "2026-01-01T08:00:00")),
         ("false", AlwaysFalse()),
+        ("name = 'it''s'", EqualTo("name", "it's")),
+        ("name = 'it' 's'", EqualTo("name", "its")),
+        ("id >= -9223372036854775808L", GreaterThanOrEqual("id", -(2**63))),
         ("name LIKE 'git%'", StartsWith("name", "git")),
         ("NOT (section IS NULL)", Not(IsNull("section"))),
         (
@@ -119,7 +122,7 @@ def test_conditions_become_iceberg_filters(condition: str, expected: BooleanExpr
     ("text", "why"),
     [
         ("SELECT id FROM t", "not ordered by one distance"),
-        ("SELECT id FROM t ORDER BY id LIMIT 3", "ordered by id"),
+        ("SELECT id FROM t ORDER BY id, name LIMIT 3", "ordered by id,"),
         ("SELECT id FROM t ORDER BY l2_distance(v, array(1))", "no LIMIT"),
         ("SELECT id FROM t ORDER BY l2_distance(v, array(1)) DESC LIMIT 3", "only with ORDER BY l2_distance"),
         ("SELECT id FROM t ORDER BY inner_product(v, array(1)) LIMIT 3", "DESC"),
@@ -150,6 +153,10 @@ def test_conditions_become_iceberg_filters(condition: str, expected: BooleanExpr
         ("SELECT id FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3 UNION SELECT 1", "it has UNION"),
         ("SELECT DISTINCT id FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3", "DISTINCT"),
         ("SELECT a FROM t AS x (a, b) ORDER BY l2_distance(v, array(1)) LIMIT 3", "columns is not known here"),
+        (
+            f"SELECT a FROM t AS x (a, {200 * 'b'}) ORDER BY l2_distance(v, array(1)) LIMIT 3",
+            f"x(a, {95 * 'b'}: columns is not known here",
+        ),
         ("SELECT id FROM t TABLESAMPLE (9 ROWS) ORDER BY l2_distance(v, array(1)) LIMIT 3", "sample is not known"),
         ("SELECT id FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3 TABLESAMPLE (9 ROWS)", "sample is not known"),
         ("WITH RECURSIVE n AS (SELECT id FROM t) SELECT id FROM n", "recursive is not known"),
@@ -164,6 +171,9 @@ def test_conditions_become_iceberg_filters(condition: str, expected: BooleanExpr
         ("SELECT id FROM t WHERE s = '${x}' ORDER BY l2_distance(v, array(1)) LIMIT 3", "it has ${"),
         ("FROM t |> ORDER BY l2_distance(v, array(1)) |> LIMIT 3", "it has |>"),
         ("SELECT id FROM t WHERE id = 0x1F ORDER BY l2_distance(v, array(1)) LIMIT 3", "write X'1F'"),
+        ("SELECT id FROM t WHERE id = 9223372036854775808L ORDER BY l2_distance(v, array(1)) LIMIT 3", "is no bigint"),
+        ("SELECT id FROM t WHERE a = 3.4e38F ORDER BY l2_distance(v, array(1)) LIMIT 3", "write its value"),
+        ("SELECT id FROM t WHERE a = 3.5e38F ORDER BY l2_distance(v, array(1)) LIMIT 3", "3.5e38F is no number"),
     ],
 )
 def test_what_no_index_answers_says_why(text: str, why: str) -> None:
@@ -269,6 +279,7 @@ def test_statements_on_indexes() -> None:
         ("REFERSH INDEX i ON t", "no statement begins with 'REFERSH'. Statements are"),
         ("", "the statement is empty. Statements are SELECT"),
         ("SELECT id FROM t ORDER BY l2_distance(v, array(1)) LIMIT -1", "LIMIT -1: it is a number of rows"),
+        ("SELECT id FROM t ORDER BY l2_distance(v, array(1)) LIMIT 2147483648", "a number of rows, up to 2147483647$"),
     ],
 )
 def test_bad_statements_are_refused(text: str, message: str) -> None:
@@ -279,7 +290,7 @@ def test_bad_statements_are_refused(text: str, message: str) -> None:
 def test_a_distance_for_spark_is_of_two_vectors() -> None:
     result = parse("SELECT count(*) FROM t WHERE l2_distance(v) < 3")
     assert isinstance(result, SparkStatement)
-    with pytest.raises(SqlError, match="a distance is of two vectors"):
+    with pytest.raises(SqlError, match=r"^l2_distance\(v\): a distance is of two vectors"):
         for_spark(result)
     unread = parse("FROM t |> WHERE l2_distance(v, array(1)")
     assert isinstance(unread, SparkStatement)
@@ -320,10 +331,11 @@ def test_a_distance_for_spark_is_of_two_vectors() -> None:
     ],
 )
 def test_times_to_travel_to_reach_spark_with_the_zone_that_they_have_here(written: str, passed: str) -> None:
-    text = "SELECT count(*) FROM db.t {} WHERE name = 'TIMESTAMP AS OF ''2026-01-01''' OR at > TIMESTAMP '2026-01-01'"
-    found = parse(text.format(written))
-    assert isinstance(found, SparkStatement)
-    assert for_spark(found) == text.format(passed)
+    rest = "FROM db.t {} WHERE name = 'TIMESTAMP AS OF ''2026-01-01''' OR at > TIMESTAMP '2026-01-01'"
+    for text in (f"SELECT count(*) {rest}", f"SELECT count(*) n {rest}"):
+        found = parse(text.format(written))
+        assert isinstance(found, SparkStatement)
+        assert for_spark(found) == text.format(passed)
 
 
 @pytest.mark.parametrize(
@@ -340,6 +352,13 @@ def test_a_parameter_to_travel_to_reaches_spark_in_utc() -> None:
     found = parse("SELECT count(*) FROM db.t TIMESTAMP AS OF :at", {"at": datetime.fromisoformat("2026-01-01")})
     assert isinstance(found, SparkStatement)
     assert "'2026-01-01T00:00:00+00:00'" in for_spark(found)
+
+
+def test_a_double_without_digits_reaches_spark_by_its_name() -> None:
+    found = parse("SELECT :a, :b, :c FROM t", {"a": float("inf"), "b": float("-inf"), "c": float("nan")})
+    assert isinstance(found, SparkStatement)
+    names = (f"CAST('{name}' AS DOUBLE)" for name in ("Infinity", "-Infinity", "NaN"))
+    assert for_spark(found) == f"SELECT {', '.join(names)} FROM t"
 
 
 def test_a_comment_begins_behind_a_raw_text_that_ends_in_a_backslash() -> None:

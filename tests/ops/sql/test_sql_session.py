@@ -92,6 +92,15 @@ def test_a_star_gives_every_column(session: SqlSession) -> None:
     assert found.rows.column_names == ["id", "name", "section", "embedding"]
 
 
+def test_of_all_rows_at_the_last_distance_the_next_key_chooses(sql_catalog: Catalog) -> None:
+    rows = make_rows(0, 9)
+    alike = pa.concat_arrays([rows["embedding"].chunk(0)[:1]] * 9)
+    rows = rows.set_column(rows.schema.get_field_index("embedding"), rows.schema.field("embedding"), alike)
+    sql_catalog.create_table("db.alike", rows.schema).append(rows)
+    text = f"SELECT id FROM db.alike ORDER BY l2_distance(embedding, ARRAY({VECTOR})), id DESC LIMIT 2"
+    assert SqlSession.on(sql_catalog, storage=STORAGE).sql(text).rows["id"].to_pylist() == [8, 7]
+
+
 def test_a_column_that_is_called_as_the_star_is_one_column(sql_catalog: Catalog) -> None:
     rows = make_rows(0, 50).rename_columns(["id", "*", "section", "embedding"])
     sql_catalog.create_table("db.stars", rows.schema).append(rows)

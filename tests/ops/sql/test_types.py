@@ -120,6 +120,9 @@ def test_bytes_are_a_parameter(session: SqlSession, text: str) -> None:
         ("small = NULL", SqlError, r"no comparison with a null \(NULL\) is true: write IS NULL"),
         ("place.city = 'c3'", SqlError, r"place\.city"),
         ("tags = 'b'", SqlError, "values of type list<string> are not compared here"),
+        (f"price < {39 * '9'}", SqlError, "9 has more than 38 digits"),
+        (f"price < {38 * '9'}", SqlError, "no decimal holds the values of"),
+        (f"price < 0.{32 * '0'}1", SqlError, "no decimal holds the values of"),
     ],
 )
 def test_what_a_type_cannot_hold_is_refused(
@@ -127,6 +130,12 @@ def test_what_a_type_cannot_hold_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         ids(session, f"SELECT id FROM db.typed WHERE {where} ORDER BY {NEAR} LIMIT 99")
+
+
+@pytest.mark.parametrize("column", ["small", "score"])
+def test_the_least_integer_is_compared(session: SqlSession, column: str) -> None:
+    where = f"{column} >= {-(2**63)}"
+    assert ids(session, f"SELECT id FROM db.typed WHERE {where} ORDER BY {NEAR} LIMIT 99")
 
 
 def test_columns_of_each_type_are_returned_and_ordered_by(session: SqlSession) -> None:
