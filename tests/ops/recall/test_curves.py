@@ -3,9 +3,23 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from icepuffin.ops.recall.curves import Reach, Width, choose, combined, encode, longer_list, reaches, widths
+from icepuffin.ops.recall.curves import (
+    Choice,
+    Foresight,
+    Reach,
+    ShardCentroids,
+    Width,
+    choose,
+    combined,
+    encode,
+    foresee,
+    longer_list,
+    reaches,
+    widths,
+)
 
 CURVE = (Width(10, 1, 0.90, 100), Width(40, 1, 0.96, 300), Width(160, 1, 0.99, 900))
 
@@ -64,6 +78,18 @@ def test_a_list_of_candidates_that_are_ranked_again_grows_by_twice_as_many_as_th
     assert [longer_list(k, 1) for k in (1, 10, 11, 100)] == [0, 0, 1, 90]
     assert [longer_list(k, 3) for k in (1, 10, 11, 100)] == [0, 0, 6, 540]
     assert longer_list(150, 3, measured_k=100) == 300
+
+
+def test_between_two_widths_recall_and_cost_are_linear_in_the_logarithm_of_the_list() -> None:
+    foreseen = [foresee(Choice(width, 1, math.inf, 0.0), 10, CURVE, (), 2) for width in (40, 80, 9, 161)]
+    assert foreseen[2:] == [None, None], "nothing was measured there"
+    assert foreseen[:2] == [Foresight(0.96, 300, 2.0), Foresight(pytest.approx(0.975), pytest.approx(600), 2.0)]
+
+
+def test_of_centroids_only_equal_ones_are_one() -> None:
+    codebook = np.array([[0.0], [-0.0], [1e-9], [2e-9]], np.float32)
+    centroids = ShardCentroids.from_codebook(codebook, np.arange(4, dtype=np.uint32))
+    assert centroids.shards.tolist() == [0, 2, 3]
 
 
 def test_fewer_rows_take_no_shorter_list() -> None:

@@ -9,6 +9,7 @@ from icepuffin.ops.recall.measured_points import (
     MeasuredPoint,
     choose_point,
     front,
+    front_grids,
     margin_of,
     points_for,
     points_to_keep,
@@ -81,6 +82,11 @@ def test_a_narrower_width_that_costs_more_than_a_wider_one_is_passed_over() -> N
     assert tied[2] in points_to_keep(tied)
 
 
+def test_a_narrower_width_that_finds_more_than_a_cheaper_wider_one_is_chosen() -> None:
+    points = (point(10, 0.95, 828), point(16, 0.9, 500), point(40, 0.96, 2_000))
+    assert choose_point(points, 0.93) == points[0]
+
+
 def test_oversamples_are_not_interpolated() -> None:
     lean = (point(60, 0.8, 300, oversample=3), point(100, 0.9, 300, oversample=5))
     assert choose_point(lean, 0.85) == lean[1]
@@ -124,6 +130,12 @@ def test_a_target_of_the_callers_is_kept_as_it_is() -> None:
 
 def test_a_front_has_no_point_that_another_beats() -> None:
     assert front((*FAR, *NEAR, point(40, 0.85, 300, slack=0.2))) == [*NEAR, *FAR[1:]]
+
+
+def test_there_is_a_table_of_the_front_for_each_k() -> None:
+    grids = list(front_grids((*NEAR, *FAR, point(130, 0.97, 900, k=100))))
+    assert [[row[0] for row in grid.rows] for grid in grids] == [[10, 40, 40, 160], [130]]
+    assert [grid.title.partition(" ")[0] for grid in grids] == ["recall@10", "recall@100"]
 
 
 def test_a_sample_without_a_spread_has_a_margin() -> None:

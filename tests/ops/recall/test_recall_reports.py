@@ -79,6 +79,14 @@ def test_the_newer_of_two_reports_counts_where_a_process_ended_between_them(repo
     assert reports.read("e", {NEW})[NEW].queries == 100
 
 
+def test_a_process_with_a_lower_id_than_its_parent_reports_under_a_name_of_its_own(reports: RecallReports) -> None:
+    reporter = RecallReporter(reports, "e")
+    for _ in range(2):
+        reporter.report(NEW, queries=1, recall_sum=1.0, left_out=0)
+        reporter._process = os.getpid() + 1
+    assert reports.read("e", {NEW})[NEW].readers == 2
+
+
 def test_a_version_without_a_measured_query_has_no_recall(reports: RecallReports) -> None:
     RecallReporter(reports, "e").report(NEW, queries=0, recall_sum=0.0, left_out=3)
     reported = reports.read("e", {NEW})[NEW]
