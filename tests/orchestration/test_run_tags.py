@@ -230,6 +230,8 @@ def test_where_all_rows_are_new_their_dimensions_may_be_others(indexed: Table) -
     assert few.memory_mb == 512 + int(np.ceil(2 * 4 * (DIMS + 64) * 1_010_000 / MIB)), "one row is left"
     all_new = needs(with_counts(table, {"added-records": "1010000"}, of=head), one)
     assert all_new.memory_mb == 512 + int(np.ceil(2 * (2**30 + 4 * 64 * 1_010_000) / MIB)), "vectors lie in a file"
+    small = with_counts(table, {"added-records": "1010000", "total-files-size": "1"}, of=head)
+    assert needs(small, one) == replace(few, bytes=1), "as large as those of before, at least"
 
 
 def test_a_build_makes_more_shards_than_named_where_one_might_be_too_large(lake: Lake) -> None:
@@ -287,6 +289,13 @@ def test_lists_of_rows_that_are_matched_take_two_gibibytes_at_most() -> None:
     assert whole[1] == 1.5 * shard_bytes(100_000, 100, 64) > whole[0], "one with tombstones is read whole, and measured"
 
 
+def test_what_a_refresh_does_in_its_own_process_beside_a_cluster_is_small() -> None:
+    base = VersionSizes("x", dims=100, shards=1, rows=1, largest=1, deltas=(), tombstones=0.0)
+    bounds = RefreshBounds(base, 10**6, 0, files=1, largest=10**6, written=1)
+    work = _refresh_work(IndexDefinition(name="e", column="v"), bounds, LOCAL, is_local=False)
+    assert work.in_driver == 2 * 64 * MIB * (100 + 64) / 100 < work.task, "64 MiB of vectors, with their neighbours"
+
+
 def test_sketches_and_columns_for_conditions_count(lake: Lake, indexed: Table) -> None:
     table, snapshot_id = lake.catalog.load_table("demo.packages"), SnapshotId(lake.head())
 
@@ -335,7 +344,11 @@ def test_a_snapshot_without_its_totals_counts_as_full_shards(lake: Lake, totals:
 
 
 def test_an_empty_table_needs_the_process_alone(lake: Lake) -> None:
-    assert requirements(lake, totals={"records": 0, "files-size": 0}) == RunRequirements(0, 0, 0, 0, 0, 512)
+    nothing = RunRequirements(0, 0, 0, 0, 0, 512)
+    assert requirements(lake, totals={"records": 0, "files-size": 0}) == nothing
+    names = ("total-records", "total-data-files", "total-files-size")
+    table = with_counts(lake.catalog.load_table("demo.packages"), dict.fromkeys(names, "0"))
+    assert run_requirements(table, [], SnapshotId(lake.head()), engine=LOCAL, sketches=True) == nothing
 
 
 @pytest.mark.parametrize(

@@ -608,6 +608,10 @@ def test_a_tag_without_an_age_is_mended_where_it_is(table: Table) -> None:
     bindings.make_lasting(table, "ann_e")
     assert table.metadata.refs["ann_e"].max_ref_age_ms == LASTING_MS
     assert tag_target(table, "ann_e") == version.index_snapshot_id
+    create_index(table, DEFINITION)
+    set_ref(table, "ann_e", version.index_snapshot_id, SnapshotRefType.TAG)
+    collect_table_garbage(table, storage=STORAGE, retentions={}, default=RetentionPolicy(), grace_hours=24)
+    assert table.metadata.refs["ann_e"].max_ref_age_ms == LASTING_MS
     before = table.metadata_location
     bindings.make_lasting(table.refresh(), "ann_e")
     assert table.refresh().metadata_location == before, "what is right already takes no commit"

@@ -42,6 +42,7 @@ from icepuffin.ops.index.vain_builds import find_vain_build
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.process.large_arrays import NoRoomError
 from icepuffin.ops.rows.vector_column import VectorColumnError
+from icepuffin.ops.runs.index_runs import estimate_refresh
 from icepuffin.ops.runs.refresh_plan import plan as plan_refresh
 from icepuffin.ops.runs.snapshot import refresh as refresh_all
 from icepuffin.ops.search import Coverage, exact_search, open_index
@@ -422,7 +423,9 @@ def test_a_store_that_does_not_give_the_record_of_a_build_is_no_damaged_record(
 
     high = replace(LEAN, pq_m=1, pq_nbits=4, target_recall=1.0)
     refusal(lambda: index_head(table, high))
-    plan = plan_version(RunContext(table, STORAGE), high, SnapshotId(table.metadata.current_snapshot_id or 0))
+    run, head = RunContext(table, STORAGE), SnapshotId(table.metadata.current_snapshot_id or 0)
+    plan = plan_version(run, high, head)
+    assert estimate_refresh(run, high, head).reason == f"{plan.reason}. {find_vain_build(plan, STORAGE)}"
     monkeypatch.setattr(LocalStorage, "read_range", read_range)
     with pytest.raises(fault, match="the store does not answer"):
         find_vain_build(plan, STORAGE)
