@@ -22,7 +22,9 @@ _AT_ONCE = 256 * MIB
 
 
 def test_budgets_are_those_of_the_documentation() -> None:
-    assert (CacheSettings().disk_bytes, CacheSettings().memory_bytes) == (20_480 * MIB, 2_048 * MIB)
+    default = CacheSettings()
+    budgets = default.disk_bytes, default.memory_bytes, default.tail_bytes, default.rows_bytes
+    assert [size / MIB for size in budgets] == [20_480, 2_048, 512, 4_096]
     assert CacheSettings.off() == CacheSettings(disk_bytes=0, memory_bytes=0, tail_bytes=0, rows_bytes=0)
 
 

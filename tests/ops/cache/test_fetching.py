@@ -235,7 +235,7 @@ def test_vectors_that_lie_apart_and_are_not_whole_do_not_enter(tmp_path: Path, r
         runs[run] = replace(runs[run], location=replace(place, length=place.length - 64))
     key = replace(key, stored=replace(key.stored, runs=tuple(runs)))
     expected = {"flipped": ChecksumError, "cut off": BadBlobError, "fewer": BadBlobError}[fault]
-    with pytest.raises(expected):
+    with pytest.raises(expected, match=f"the shard is cut off at {inside}$" if fault == "cut off" else None):
         ShardCache(CacheSettings.off()).shard(key, STORAGE)
 
 

@@ -47,6 +47,12 @@ def test_the_file_of_another_name_is_not_read(stream: BinaryIO, other: str) -> N
         mapped_arrays.read(stream, other)
 
 
+def test_without_the_id_of_the_boot_no_file_counts_as_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert mapped_arrays._mark(b"head") == mapped_arrays._mark(b"head") is not None
+    monkeypatch.setattr(mapped_arrays, "_BOOT_ID", tmp_path / "there is none")
+    assert mapped_arrays._mark(b"head") is None
+
+
 @pytest.mark.parametrize("change", [-1, 1])
 def test_a_file_of_another_length_is_not_read(stream: BinaryIO, change: int) -> None:
     draft = Draft(stream, "name")
