@@ -84,6 +84,7 @@ def test_copies_in_a_file_are_what_numpy_makes(in_files: None) -> None:
         (rows_at(vectors, rows), vectors[rows]),
         (rows_at(vectors[:, :0], rows), vectors[rows, :0]),
         (concatenated([vectors, vectors[3:9], vectors[:0]]), np.concatenate([vectors, vectors[3:9]])),
+        (concatenated([halves]), halves),
         (halves, vectors.astype(np.float16)),
         (as_floats(halves), vectors.astype(np.float16).astype(np.float32)),
     ]:
@@ -206,6 +207,8 @@ def test_no_room_for_temporary_files_is_an_error_and_nothing_is_published(
         with pytest.raises(NoRoomError, match=r"no folder: .*No usable temporary directory.*TMPDIR"):
             new_array((3, 4), np.float32)
     monkeypatch.setattr(os, "posix_fallocate", no_space)
+    with pytest.raises(NoRoomError, match=r"no room for 1\.5 GiB of temporary files"):
+        new_array((3, 2**27), np.float32)
     table = table_factory()
     table.append(make_rows(0, 600))
     with pytest.raises(NoRoomError, match=r"no room for 0\.0 GiB of temporary files.*No space left.*TMPDIR.*`shards`"):
