@@ -303,6 +303,7 @@ CONSTANTS: tuple[tuple[str, str, str, str, float], ...] = (
         KIB,
     ),
     ("concepts.md", "once for each factor of {} in size", "ops.theta.sketch_packs", "_CLASS", 1),
+    ("how-a-search-works.md", "at most 128 cells, and {} MiB.", "ops.shards.cell_rows", "MAX_BYTES", MIB),
     ("operations.md", "and the shards: at most {},", "assets.metadata", "MAX_TABLE_ROWS", 1),
     ("operations.md", "is {} MiB for the process", "ops.tasks.task_runner", "PROCESS_MEMORY", MIB),
     ("operations.md", "takes {} times the mean shard as the largest", "ops.index.planning.sizes", "IMBALANCE", 1),

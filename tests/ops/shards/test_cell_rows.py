@@ -1,9 +1,13 @@
 """Which cells a query reads, and which of their rows are compared exactly."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
-from icepuffin.ops.shards.cell_rows import MAX_BYTES, CellRows, are_coded, chosen_cells, nearest_first
+from icepuffin.ops.shards.cell_rows import MAX_BYTES, CellRows, are_coded, chosen_cells, nearest_first, require_codes
+from icepuffin.puffin.errors import BadBlobError
 
 
 @pytest.mark.parametrize(
@@ -21,6 +25,17 @@ def test_the_nearest_cells_are_read_while_they_are_small_enough_and_one_in_any_c
     lengths: list[int], probes: int, cells: int
 ) -> None:
     assert chosen_cells(np.array(lengths, np.int64), probes) == cells
+
+
+def test_the_codes_of_cells_are_those_of_the_vectors() -> None:
+    steps, nodes = np.array([1.0, 0.5], np.float32), np.array([1, 0], np.uint32)
+    cell = SimpleNamespace(lows=np.zeros(2, np.float32), steps=steps, nodes=nodes, codes=np.array([[2, 6], [4, 8]]))
+    cells: Any = SimpleNamespace(directory=SimpleNamespace(counts=[2], bits=8), cell=lambda _: cell)
+    vectors = np.array([[4.5, 4.25], [2, 3]], np.float32)
+    require_codes(cells, vectors)
+    vectors[0, 1] += 0.1
+    with pytest.raises(BadBlobError, match="the codes of cell 0 are not those"):
+        require_codes(cells, vectors)
 
 
 def rows_at(distances: np.ndarray) -> CellRows:

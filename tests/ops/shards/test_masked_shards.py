@@ -1,6 +1,7 @@
 """Which nodes of a shard are live in a snapshot, and what no shard of a version can name."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,9 +9,10 @@ import numpy as np
 import pytest
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.model import LiveFile, LiveFiles, ShardId, SnapshotId
+from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, LiveFiles, ShardId, SnapshotId
 from icepuffin.ops.shards import masked_shards
-from icepuffin.ops.shards.masked_shards import ShardMasker
+from icepuffin.ops.shards.masked_shards import MaskedShard, ShardMasker
+from icepuffin.ops.table.row_deletes import fingerprint
 from icepuffin.puffin.errors import BadBlobError
 from tests.conftest import STORAGE
 
@@ -33,6 +35,31 @@ def masker(monkeypatch: pytest.MonkeyPatch) -> ShardMasker:
     )
     monkeypatch.setattr(masked_shards, "shard_keys", lambda _: ("key",))
     return ShardMasker(opened, live, STORAGE)
+
+
+@pytest.mark.parametrize("kind", [DeleteKind.EQUALITY, DeleteKind.POSITION])
+def test_a_version_tells_what_the_deletes_that_it_saw_have_left(
+    masker: ShardMasker, kind: DeleteKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of equality deletes they are not resolved again; and how many rows have a vector."""
+    deletes = (DeleteFile("s3://lake/t/d", kind, 1, 2, 9),)
+    files = tuple(replace(file, deletes=deletes) for file in masker._live.files)
+    routing: Any = masker._opened.routing
+    for file, seen in zip(routing.files, (fingerprint(files[0]), bytes(32), b"", b""), strict=True):
+        file.delete_fingerprint, file.live_rows = seen, file.rows - 2
+    gone = np.zeros(1, np.int64)
+    monkeypatch.setattr(masked_shards, "deleted_by_file", lambda _, others: {file.path: gone for file in others})
+    again = ShardMasker(masker._opened, replace(masker._live, files=files), STORAGE)
+    assert again._resolved == ({0} if kind is DeleteKind.EQUALITY else set())
+    assert again.covered(np.array([ROWS["a"] - 2, ROWS["b"] - 1])) == {0, 1}
+    assert again.covered(np.array([ROWS["a"] - 1, ROWS["b"] - 2])) == set()
+
+
+def test_a_neighbour_that_is_missing_has_no_address() -> None:
+    shard = SimpleNamespace(file_slots=np.array([1, 0], np.uint32), row_positions=np.array([5, 6]))
+    masked: Any = SimpleNamespace(slot_to_number=np.array([7, 8]), shard=shard)
+    found = MaskedShard.candidates(masked, np.array([[1, 0], [0, -1]]), np.zeros((2, 2)))
+    assert (found.files.tolist(), found.positions.tolist()) == ([[7, 8], [8, -1]], [[6, 5], [5, -1]])
 
 
 def live_numbers(masker: ShardMasker, slots: Sequence[int], positions: Sequence[int]) -> list[int]:

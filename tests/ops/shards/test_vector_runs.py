@@ -80,6 +80,15 @@ def test_runs_of_nodes_are_their_vectors(data: st.DataObject, half: bool) -> Non
     assert jumps < len(parts) <= jumps + len(counts)
 
 
+def test_nodes_are_cut_where_one_is_left_out_and_where_a_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector_runs, "MIN_BYTES", 1)
+    vectors = np.arange(DIMS * 7, dtype=np.float32).reshape(7, DIMS)
+    runs = [StoredRun(ObjectRange("a", 3, 48), 4, bytes(32)), StoredRun(ObjectRange("b", 7, 36), 3, bytes(32))]
+    part = StoredRun(ObjectRange("b", 7 + 12, 24), 2, hashlib.sha256(vectors[5:].tobytes()).digest())
+    assert runs_of_nodes(runs, np.array([0, 1, 2, 3, 5, 6]), vectors) == (runs[0], part)
+    assert runs_of_nodes(runs, np.arange(7), vectors) == tuple(runs)
+
+
 def test_nodes_in_more_pieces_than_a_shard_may_have_runs_are_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vector_runs, "MIN_BYTES", 1)
     vectors = np.zeros((2 * vector_runs.MAX_RUNS + 2, DIMS), np.float32)

@@ -11,6 +11,7 @@ from pyiceberg.types import FloatType, ListType, NestedField
 from icepuffin.ann_kernels.codes.product_quantization import decode_pq
 from icepuffin.ops.model import ObjectRange, ShardId, StoredRun
 from icepuffin.ops.shards import vector_runs
+from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.delta_rows import DeltaRowsTask, PassedRows, scatter_delta
 from icepuffin.ops.tasks.rows import VectorRows
@@ -33,12 +34,16 @@ def test_dead_nodes_of_a_lean_shard_have_the_vectors_of_their_codes(tmp_path: Pa
 
 @pytest.mark.parametrize("dtype", ["<f2", "<f4"])
 @pytest.mark.parametrize("dims", [2, 8])
-def test_passed_rows_have_the_vectors_of_their_runs(tmp_path: Path, dims: int, dtype: str) -> None:
+def test_passed_rows_have_the_vectors_of_their_runs(
+    tmp_path: Path, dims: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is longer than a piece comes in several."""
+    monkeypatch.setattr(LocalStorage, "piece_bytes", 64)
     vectors = np.random.default_rng(0).standard_normal((9, dims)).astype(dtype)
     runs = []
     for number, piece in enumerate((vectors[:4], vectors[4:])):
         path, data = tmp_path / str(number), piece.tobytes()
-        path.write_bytes(b"before" + data)
+        path.write_bytes(b"before" + data + b"after")
         runs.append(StoredRun(ObjectRange(f"file://{path}", 6, len(data)), len(piece), hashlib.sha256(data).digest()))
     nothing = np.empty((9, 0), np.float32)
     addresses = VectorRows(np.zeros(9, np.uint32), np.arange(9), np.zeros(9, np.uint64), nothing)
