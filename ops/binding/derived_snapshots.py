@@ -42,6 +42,7 @@ from icepuffin.ops.table.blob_kind import (
     side_tag,
 )
 from icepuffin.ops.table.snapshots import find_snapshot
+from icepuffin.ops.table.summaries import summary_of
 
 _TOTALS = ("total-records", "total-data-files")
 """What planners go by that read such a snapshot, and what shows that its manifest list was cut short"""
@@ -100,7 +101,7 @@ def derive_snapshot(table: Table, binding: Binding, holders: Sequence[Snapshot])
     base = find_snapshot(table, binding.base_snapshot_id)
     snapshot_id = new_snapshot_id(table)
     packs = [*binding.packs, *(holder.snapshot_id for holder in holders)]
-    properties = base.summary.additional_properties if base.summary else {}
+    properties = summary_of(base)
     totals = {key: properties[key] for key in _TOTALS if key in properties}
     index_name = {f"{binding.kind}.index": binding.name} if binding.name != binding.kind else {}
     measurement = {f"{binding.kind}.took": binding.measurement} if binding.measurement else {}

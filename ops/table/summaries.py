@@ -14,8 +14,13 @@ _LIMIT = 2**63
 
 
 def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
-    """The properties of a snapshot's summary but its operation; none where it has no summary."""
-    return {} if snapshot.summary is None else snapshot.summary.additional_properties  # its truth is a slow call
+    """The properties of a snapshot's summary but its operation; none where it has no summary. What is no text in the
+    metadata is written as one: PyIceberg, for one, stores numbers as its caller gives them.
+    """
+    properties = {} if snapshot.summary is None else snapshot.summary.additional_properties  # its truth is a slow call
+    if {*map(type, properties.values())} <= {str}:
+        return properties
+    return {key: str(value) for key, value in properties.items()}
 
 
 def number_of(text: str) -> int | None:

@@ -17,6 +17,7 @@ from icepuffin.ops.model import CREATED_BY, StorageConfig
 from icepuffin.ops.storage import ObjectMissingError, normalize, open_storage
 from icepuffin.ops.table.blob_kind import STATISTICS_FILE_KEY
 from icepuffin.ops.table.snapshots import require_all_snapshots, table_name
+from icepuffin.ops.table.summaries import summary_of
 from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.errors import PuffinError
 
@@ -62,7 +63,7 @@ def collect_garbage(
     staying = [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in expiring]
     referenced = {normalize(snapshot.manifest_list) for snapshot in staying}
     # the paper's own binding, which other writers may use, names its file in a summary and nowhere else
-    summaries = (snapshot.summary.additional_properties for snapshot in staying if snapshot.summary)
+    summaries = map(summary_of, staying)
     referenced |= {
         normalize(properties[STATISTICS_FILE_KEY]) for properties in summaries if STATISTICS_FILE_KEY in properties
     }

@@ -10,6 +10,7 @@ from icepuffin.assets.metadata import total_metadata
 from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.index.versions.tuning_record import TuningError, TuningRecord
 from icepuffin.ops.index.versions.version_sizes import VersionSizes
+from icepuffin.ops.table.ownership import own_snapshot
 from icepuffin.ops.table.summaries import find_count, number_of, snapshot_count, summary_of
 
 NO_NUMBERS = ("", "abc", "1.5", "1e3", "٣", "²", str(2**63), "9" * 5_000, "0x10", "1_000", " 7")
@@ -39,6 +40,14 @@ def test_a_count_that_is_no_number_is_none_and_is_warned_of_once(text: str, capl
     message = record.getMessage()
     assert f"snapshot {written.snapshot_id}: total-records is '{text[:20]}" in message
     assert len(message) < 200
+
+
+def test_values_that_json_has_as_no_texts_are_read_as_texts() -> None:
+    values: Any = {"total-records": 7, "added-records": 1.5, "ann.base-snapshot-id": {"a": 1}, "ann.took": None}
+    written = Snapshot.model_validate_json(snapshot(3, **values).model_dump_json(warnings=False))
+    assert [find_count(written, key) for key in values] == [7, None, None, None]
+    assert summary_of(written) == {key: str(value) for key, value in values.items()}
+    assert own_snapshot(written) is None
 
 
 def test_totals_that_are_no_numbers_are_not_shown() -> None:
