@@ -23,7 +23,6 @@ from icepuffin.ops.index.definitions.ddl import list_definitions
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.index.upkeep.freshness import index_lag, missing_ref
-from icepuffin.ops.table.metadata_memo import statistics_by_id
 from icepuffin.ops.table.snapshots import table_name
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -152,8 +151,8 @@ def index_samples(
     if version is None:
         return
     yield MetricSample("icepuffin_index_published_timestamp_seconds", labels, version.timestamp_ms / 1000)
-    file = statistics_by_id(table.metadata)[version.index_snapshot_id]
-    yield MetricSample("icepuffin_index_bytes", {**labels, "in": "file"}, file.file_size_in_bytes)
+    if version.file_size is not None:
+        yield MetricSample("icepuffin_index_bytes", {**labels, "in": "file"}, version.file_size)
     yield MetricSample("icepuffin_index_bytes", {**labels, "in": "packs"}, sum(pack.size for pack in version.packs))
     measured = Measurement.parse(version.measurement)
     if measured is not None:

@@ -13,6 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.statistics import StatisticsFile
 
 from icepuffin.ops.errors import TableStateError
 from icepuffin.ops.model import SnapshotId
@@ -124,7 +125,7 @@ def versions_in(metadata: TableMetadata, kind: BlobKind, name: str) -> tuple[Der
     def pack(holder_id: SnapshotId) -> BoundPack:
         file = files.get(holder_id) if holder_id in snapshots else None
         is_kept = pack_tag(name, holder_id) in tags.get(holder_id, ())
-        path, size = (file.statistics_path, file.file_size_in_bytes) if file else ("", 0)
+        path, size = (file.statistics_path, _size_of(file) or 0) if file else ("", 0)
         return BoundPack(holder_id, path, size, is_kept)
 
     bound = []
@@ -154,11 +155,23 @@ def versions_in(metadata: TableMetadata, kind: BlobKind, name: str) -> tuple[Der
                 distances=properties.get(DISTANCES_KEY, ""),
                 packs=tuple(map(pack, own.pack_ids)),
                 fields=own.fields,
-                file_size=file.file_size_in_bytes,
+                file_size=_size_of(file),
                 table_location=metadata.location,
             )
         )
     return tuple(sorted(bound, key=lambda version: (version.sequence_number, version.timestamp_ms)))
+
+
+def _size_of(file: StatisticsFile) -> int | None:
+    """Bytes of a file by its entry, which any writer may set; None, with a warning, where no file has so many."""
+    if 0 <= file.file_size_in_bytes < 2**63:
+        return file.file_size_in_bytes
+    _log.warning(
+        "the statistics entry of snapshot %s has a file-size-in-bytes of %.40s, which no file has: it is left out of "
+        "account. Its writer set it",
+        file.snapshot_id, file.file_size_in_bytes,
+    )  # fmt: skip
+    return None
 
 
 def holder_ids(snapshot: Snapshot) -> tuple[SnapshotId, ...]:

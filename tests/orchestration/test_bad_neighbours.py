@@ -18,6 +18,7 @@ from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.sensor.local_sensor import DueRuns, SkippedTable, due_runs
 from tests.orchestration.backlog import Backlog, make_backlog
+from tests.orchestration.lake import make_rows
 
 VALUES: tuple[Any, ...] = (
     None, "", "abc", "[" * 5_000, "9" * 5_000, -1, 0, 2**63 - 1, 2**70, 1.5, True, [], {}, [[]], {"a": None}, "\ud800",
@@ -105,6 +106,31 @@ def test_metrics_and_definitions_have_the_healthy_table(
     assert {'icepuffin_table_up{catalog="demo",table="demo.t1"} 1', HEALTHY} <= {*lines}
     assert "index x: filters is" in caplog.text
     assert {sensor.name for sensor in build(settings).sensors or ()} >= {"watch_demo_demo_t1"}
+
+
+@pytest.mark.parametrize("size", [10**400, 2**63, -1], ids=lambda size: str(size)[:9])
+def test_a_size_that_no_file_has_costs_one_metric_of_its_table(
+    pair: Backlog, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, size: int
+) -> None:
+    pair.settings(indexes_from_table=True)
+    create_index(pair.catalog.load_table("demo.t1"), name="y", column="embedding")
+    table = pair.catalog.load_table("demo.t0")
+    table.append(make_rows(10, 20))
+    create_index(table, name="e", column="embedding", metric="l2")
+    icepuffin.refresh(table)
+    stored = Path(table.metadata_location.removeprefix("file://"))
+    metadata = json.loads(stored.read_bytes())
+    for entry in metadata["statistics"]:
+        entry["file-size-in-bytes"] = size
+    stored.write_text(json.dumps(metadata), encoding="utf-8")
+    table = pair.catalog.load_table("demo.t0")
+    assert icepuffin.open_index(table, "e").search(make_rows(0, 1)["embedding"], 1).coverage == "exact-version"
+    main(["metrics", "--dir", str(tmp_path)])
+    for out in (capsys.readouterr().out, icepuffin.metrics(table, pair.catalog.load_table("demo.t1"))):
+        assert HEALTHY in out
+        assert 'icepuffin_index_versions{catalog="demo",table="demo.t0",index="e"} 1' in out
+        assert 'in="file"' not in out
+    assert f"has a file-size-in-bytes of {str(size)[:40]}, which no file has" in caplog.text
 
 
 def test_the_ui_can_send_what_it_shows_of_tables_whatever_text_one_has(pair: Backlog) -> None:
