@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.cache import process_cache
-from icepuffin.ops.catalog.read_restrictions import require_table
+from icepuffin.ops.catalog.read_restrictions import pyiceberg_table, require_unrestricted
 from icepuffin.ops.errors import IcepuffinError, faults_of
 from icepuffin.ops.index.definitions.ddl import list_definitions
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
@@ -48,8 +48,8 @@ ABOUT = {
 def metrics(*tables: Table, ref: str = "main") -> str:
     """Metrics of this process's shard cache, and of the indexes of tables, as Prometheus reads them.
 
-    Reads the metadata that the tables were loaded with, and no file. A table whose metadata is broken has
-    `icepuffin_table_up` 0 and nothing else, and the log says why.
+    Reads the metadata that the tables were loaded with, and no file. A table whose metadata is broken, or that a REST
+    catalog restricts or does not give any more, has `icepuffin_table_up` 0 and nothing else, and the log says why.
 
     Parameters
     ----------
@@ -64,11 +64,6 @@ def metrics(*tables: Table, ref: str = "main") -> str:
         Lines in the text format 0.0.4. Bytes, seconds and shares from 0 to 1; each metric has a line that says what it
         is.
 
-    Raises
-    ------
-    RestrictedTableError
-        The catalog restricts what its user may read of a table.
-
     Examples
     --------
     >>> print(icepuffin.metrics(table))
@@ -78,7 +73,7 @@ def metrics(*tables: Table, ref: str = "main") -> str:
     ...
     """
     samples = [*cache_samples()]
-    names = [table_name(require_table(table, "metrics")) for table in tables]
+    names = [table_name(pyiceberg_table(table, "metrics")) for table in tables]
     for table, name in zip(tables, names, strict=True):
         labels = {"catalog": table.catalog.name, "table": name}
         samples += table_samples(labels, partial(_of_indexes, table, ref, labels), _log.warning)
@@ -108,6 +103,7 @@ def exposition(samples: Iterable[MetricSample]) -> str:
 
 
 def _of_indexes(table: Table, ref: str, labels: Mapping[str, str]) -> Iterator[MetricSample]:
+    require_unrestricted(table)
     for definition in list_definitions(table):
         yield from index_samples(table, definition, ref, labels)
 

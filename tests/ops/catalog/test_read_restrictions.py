@@ -115,7 +115,6 @@ ENTRIES: dict[str, Callable[[Table], object]] = {
     "list": icepuffin.list_indexes,
     "verify": icepuffin.verify,
     "garbage": icepuffin.gc,
-    "metrics": icepuffin.metrics,
     "report": lambda table: icepuffin.write_report(table, "report.html"),
 }
 
@@ -129,6 +128,22 @@ def test_a_table_that_pyiceberg_loaded_is_refused_by_name(answers: Answers, entr
         ENTRIES[entry](table)
     (request,) = answers.requests  # also where a reader is opened first
     assert request.endswith("/v1/namespaces/db/tables/t?snapshots=refs")
+
+
+@pytest.mark.parametrize(
+    ("restrictions", "status", "why"),
+    [(FILTER, 200, "it filters its rows"), (None, 404, "was dropped from"), (None, 503, "is not known")],
+)
+def test_metrics_of_a_table_that_may_not_be_read_cost_no_other_any(
+    answers: Answers, caplog: pytest.LogCaptureFixture, restrictions: Any, status: int, why: str
+) -> None:
+    refused, other = plain_catalog().load_table("db.t"), answers.table
+    answers.restrictions, answers.status = restrictions, status
+    lines = icepuffin.metrics(refused, other).splitlines()
+    up = [line for line in lines if line.startswith("icepuffin_table_up{")]
+    name = other.catalog.name
+    assert up == [f'icepuffin_table_up{{catalog="{c}",table="db.t"}} {value}' for c, value in (("plain", 0), (name, 1))]
+    assert why in caplog.text
 
 
 def test_a_reader_needs_one_request_and_one_that_follows_two_at_each_step(answers: Answers) -> None:
