@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -57,6 +58,10 @@ _JVM_OVERHEAD_MB = 384
 
 class CatalogUnreachableError(CatalogUnavailableError):
     """The catalog was opened before and does not answer now."""
+
+
+class LateAnswerError(CatalogUnreachableError):
+    """The catalog was reached, and the answer about a table did not come in time."""
 
 
 class UnreadableTableError(CatalogUnreachableError):
@@ -118,6 +123,8 @@ class Catalogs:
         self._opening = threading.Lock()
         self._away: dict[str, tuple[float, CatalogUnavailableError]] = {}
         """Time of the last call that failed, and its error, by catalog, and by `catalog.namespace.table`"""
+        self._late: dict[str, str] = {}
+        """Table that a catalog was late for, and has given no other since, by catalog"""
 
     def __repr__(self) -> str:
         return f"Catalogs({', '.join(sorted(self._properties))})"
@@ -167,7 +174,8 @@ class Catalogs:
     def poll(self, catalog: str, identifier: str) -> Table:
         """Load a table as `table` does, for callers that load many tables again and again. Gives up within seconds, and
         calls a catalog that did not answer only every 20 s; in between it raises the same error without a call. A table
-        that alone cannot be read keeps no other from being loaded.
+        that alone cannot be read, or that the catalog alone is late for, as for a long history, keeps no other from
+        being loaded.
         """
         of_table = f"{catalog}.{identifier}"
         for key in (catalog, of_table):
@@ -178,9 +186,12 @@ class Catalogs:
             with answering_within(POLL_SECONDS):
                 table = self.table(catalog, identifier)
         except CatalogUnavailableError as error:
-            key = of_table if isinstance(error, UnreadableTableError) else catalog
-            self._away[key] = (time.monotonic(), error)
+            is_alone = isinstance(error, UnreadableTableError) or (
+                isinstance(error, LateAnswerError) and self._late.setdefault(catalog, identifier) == identifier
+            )
+            self._away[of_table if is_alone else catalog] = (time.monotonic(), error)
             raise
+        self._late.pop(catalog, None)
         for key in (catalog, of_table):
             self._away.pop(key, None)
         return table
@@ -225,10 +236,20 @@ class Catalogs:
                 f"catalog '{name}' answers, and does not give {identifier}: {cause}; check the table, and the rights "
                 "of the user in the catalog's settings. Nothing was changed"
             )
-        return CatalogUnreachableError(
+        kind = LateAnswerError if _is_late(error) else CatalogUnreachableError
+        return kind(
             f"catalog '{name}' does not answer: {cause}; "
             "check that it runs and that its settings are right. Nothing was changed"
         )
+
+
+def _is_late(error: Exception) -> bool:
+    """Whether a catalog was reached and no answer came in time, or a gateway says so."""
+    from requests.exceptions import HTTPError, ReadTimeout  # noqa: PLC0415  only where something failed
+
+    cause = error.__cause__
+    status = cause.response.status_code if isinstance(cause, HTTPError) and cause.response is not None else 0
+    return isinstance(error, ReadTimeout) or status == HTTPStatus.GATEWAY_TIMEOUT
 
 
 def _is_about_the_table(error: Exception) -> bool:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
@@ -182,6 +183,25 @@ def test_a_table_that_a_catalog_refuses_keeps_no_other_from_being_loaded(status:
     assert requests == ["refused", "absent", "away"]
 
 
+@pytest.mark.parametrize("status", [504, 0], ids=["gateway", "no answer"])
+def test_a_table_that_a_catalog_is_late_for_keeps_no_other_from_being_loaded(
+    monkeypatch: pytest.MonkeyPatch, now: list[float], status: int
+) -> None:
+    """Two in a row are a catalog that is late for all."""
+    monkeypatch.setattr(resources, "POLL_SECONDS", 0.2)
+    with answering({"late": status, "later": status}) as (uri, requests):
+        catalogs = Catalogs({"lake": {"type": "rest", "uri": uri}})
+        for _ in range(2):
+            for name, error in (("late", CatalogUnavailableError), ("absent", TableMissingError)):
+                with pytest.raises(error):
+                    catalogs.poll("lake", f"db.{name}")
+            now[0] += resources.AWAY_SECONDS
+        for name in ("late", "later", "absent"):
+            with pytest.raises(CatalogUnavailableError, match="does not answer"):
+                catalogs.poll("lake", f"db.{name}")
+    assert requests == ["late", "absent", "late", "absent", "late", "later"]
+
+
 @pytest.mark.parametrize("status", [401, 407, 408, 419, 429, 502, 503, 504])
 def test_a_status_that_a_catalog_has_for_every_table_is_not_about_one(status: int) -> None:
     response = requests.Response()
@@ -191,8 +211,12 @@ def test_a_status_that_a_catalog_has_for_every_table_is_not_about_one(status: in
 
 @contextmanager
 def answering(statuses: Mapping[str, int], kind: str = "NoSuchTableException") -> Iterator[tuple[str, list[str]]]:
-    """(address, tables that were requested) of a server of the REST catalog's protocol, which has no table."""
+    """(address, tables that were requested) of a server of the REST catalog's protocol, which has no table.
+
+    A status of 0 is no answer.
+    """
     requests: list[str] = []
+    closing = Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -202,6 +226,9 @@ def answering(statuses: Mapping[str, int], kind: str = "NoSuchTableException") -
             else:
                 requests.append(name)
                 status = statuses.get(name, 404)
+                if not status:
+                    closing.wait()
+                    return
                 body = {"error": {"message": "no", "type": kind, "code": status}}
             self.send_response(status)
             self.end_headers()
@@ -215,6 +242,7 @@ def answering(statuses: Mapping[str, int], kind: str = "NoSuchTableException") -
         try:
             yield f"http://127.0.0.1:{server.server_port}", requests
         finally:
+            closing.set()
             server.shutdown()
         serving.result()
 
