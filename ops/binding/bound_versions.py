@@ -162,6 +162,17 @@ def versions_in(metadata: TableMetadata, kind: BlobKind, name: str) -> tuple[Der
     return tuple(sorted(bound, key=lambda version: (version.sequence_number, version.timestamp_ms)))
 
 
+def lost_versions(table: Table, kind: BlobKind, name: str) -> tuple[Snapshot, ...]:
+    """Snapshots of versions that no entry gives a file any more, as after `drop_extended_stats` of Trino."""
+    files, snapshots = statistics_by_id(table.metadata), snapshots_by_id(table.metadata)
+    return tuple(
+        snapshots[snapshot_id]
+        for snapshot_id, own in own_snapshots(table.metadata).items()
+        if own.kind == kind and own.base_id is not None and snapshot_id not in files
+        if summary_of(snapshots[snapshot_id]).get(f"{kind}.index", kind) == name
+    )
+
+
 def _size_of(file: StatisticsFile) -> int | None:
     """Bytes of a file by its entry, which any writer may set; None, with a warning, where no file has so many."""
     if 0 <= file.file_size_in_bytes < 2**63:

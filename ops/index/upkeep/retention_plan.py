@@ -15,6 +15,7 @@ from icepuffin.ops.binding import bindings
 from icepuffin.ops.binding.bound_versions import (
     DerivedVersion,
     bound_names,
+    lost_versions,
     own_tag_target,
     own_tags,
     tag_target,
@@ -27,7 +28,7 @@ from icepuffin.ops.messages import plural
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.blob_kind import LASTING_MS, BlobKind, version_tag
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
-from icepuffin.ops.table.snapshots import derived_ids, parents_of_data
+from icepuffin.ops.table.snapshots import base_snapshot_id, derived_ids, parents_of_data
 
 _DAY_MS = 24 * 3600 * 1000
 
@@ -96,6 +97,15 @@ def plan_retention(
             expire.append(ExpiredVersion(name, base, version.index_snapshot_id, path, reason))
         elif not reason and not foreign and lasting.isdisjoint(version.tags) and version.base_snapshot_id in pinned:
             pin.append(version)
+    for lost in lost_versions(table, kind, name):
+        snapshot_id, base_id = SnapshotId(lost.snapshot_id), base_snapshot_id(lost)
+        refs = {ref for ref, target in table.metadata.refs.items() if target.snapshot_id == snapshot_id}
+        if base_id is None or snapshot_id in parents or refs - (own if is_dropped else own - {tag}):
+            continue
+        if now - lost.timestamp_ms <= grace.total_seconds() * 1000:
+            postponed += 1
+            continue
+        expire.append(ExpiredVersion(name, base_id, snapshot_id, "", "its statistics entry was removed"))
     return RetentionPlan(tuple(reversed(expire)), tuple(reversed(pin)), postponed, drops_tag=is_dropped)
 
 

@@ -22,7 +22,7 @@ from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.blob_kind import LASTING_MS, BlobKind, version_tag
-from icepuffin.ops.table.snapshots import data_snapshots
+from icepuffin.ops.table.snapshots import data_snapshots, is_derived
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.interop.lakes import open_lake
 from tests.ops.catalog.bindings import binding
@@ -246,6 +246,25 @@ def test_a_version_that_somebody_tagged_stays(table: Table) -> None:
     oldest = index_versions(table, "e")[0].index_snapshot_id
     table.manage_snapshots().create_tag(oldest, "release").commit()
     assert going(table, RetentionPolicy(RetentionScope.NEWEST)) == [1, 2]
+
+
+def test_a_version_whose_entry_was_removed_goes_unless_a_ref_is_on_it(table: Table) -> None:
+    """Trino's `drop_extended_stats` removes all entries of a table, and nobody can read such a version."""
+    for entry in table.refresh().metadata.statistics:
+        with table.update_statistics() as update:
+            update.remove_statistics(entry.snapshot_id)
+    versions = {snapshot.snapshot_id for snapshot in table.refresh().metadata.snapshots if is_derived(snapshot)}
+    table.manage_snapshots().create_tag(min(versions - {tag_target(table, "ann_e")}), "audit").commit()
+    assert planned(table, RetentionPolicy(), days=0.01).postponed == 2
+    plan = planned(table, RetentionPolicy())
+    assert [item.why for item in plan.expire] == 2 * ["its statistics entry was removed"]
+    assert len(carry_out_retention(table, "ann_e", plan)) == 2
+    bindings.drop(table, "ann_e")
+    plan = planned(table, RetentionPolicy(RetentionScope.NONE))
+    assert len(carry_out_retention(table, "ann_e", plan)) == 1
+    assert versions.intersection(item.snapshot_id for item in table.refresh().metadata.snapshots) == {
+        table.metadata.refs["audit"].snapshot_id
+    }
 
 
 def test_a_version_goes_when_its_snapshot_has_expired_and_the_newest_never(table: Table) -> None:
