@@ -384,29 +384,7 @@ def _problems(error: ValidationError) -> str:
     return "; ".join(lines)
 
 
-def build_defs(
-    catalog: Mapping[str, Any],
-    table: str,
-    *,
-    indexes: Mapping[str, Mapping[str, Any]] | None = None,
-    upstream: Any = None,
-    key: Any = None,
-    key_prefix: str | Sequence[str] = (),
-    group: str | None = None,
-    owners: Sequence[str] = (),
-    tags: Mapping[str, str] | None = None,
-    kinds: Sequence[str] = (),
-    automation: dg.AutomationCondition[dg.AssetKey] | None = None,
-    partitions: str | None = None,
-    snapshots: Literal["every", "newest"] = "every",
-    sensor_running: bool = False,
-    statistics: Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    spark: Mapping[str, Any] | None = None,
-    threads: int = 0,
-    retention: Mapping[str, Any] | None = None,
-    prices: Mapping[str, Any] | None = None,
-) -> dg.Definitions:
+def build_defs(catalog: Mapping[str, Any], table: str, **attributes: Any) -> dg.Definitions:
     """Dagster definitions of an Iceberg table, or of all tables that match a pattern, to merge with a project's own.
 
     Assets, checks, jobs, a sensor and schedules per table. There is no executor, and the keys of the two resources
@@ -421,49 +399,9 @@ def build_defs(
     table : str
         `namespace.table`. With `*` or `?` in the last part: every table of the namespace that matches. An index is then
         made for the tables that have its column.
-    indexes : mapping of str to mapping, optional
-        Vector indexes by name: `column`, `metric`, and the parameters of `IndexDefinition`. Indexes that the table's
-        own properties define are assets, too.
-    upstream : AssetKey, str, AssetsDefinition or AssetSpec, optional
-        An asset of the project that writes the table. Without it the table is an external asset, whose materialisations
-        the sensor records.
-    key : AssetKey, str or sequence of str, optional
-        Key of the table's asset, under which the keys of derived assets stand. Default: that of `upstream`, else
-        catalog, namespace and table.
-    key_prefix : str or sequence of str
-        First parts of the default key.
-    group : str, optional
-        Group of the assets. Default: one per table.
-    owners : sequence of str
-        Owners of the assets.
-    tags : mapping of str to str, optional
-        Tags of the assets.
-    kinds : sequence of str
-        Kinds of the derived assets, in place of `python` and `puffin`.
-    automation : AutomationCondition, optional
-        Condition under which Dagster requests runs of the derived assets. The sensor then adds partitions, and requests
-        runs only where the head returns to an older snapshot, where sketches of another engine are to be merged, and
-        where the layout of a version was given up.
-    partitions : str, optional
-        Name of the dynamic partitions definition that has a key per snapshot, of this table alone: other keys are
-        dropped. Default: `snapshots/<catalog>/<namespace>/<table>`, with `key`, `upstream` or `key_prefix` before the
-        catalog.
-    snapshots : {"every", "newest"}
-        Which snapshots get a version.
-    sensor_running : bool
-        Whether the sensor runs from the start; otherwise it is switched on in the UI.
-    statistics : mapping, optional
-        Statistics of columns: which columns have each kind. `{"ndv": "off"}` keeps none.
-    settings : mapping, optional
-        Other settings of the table, such as `runs_ahead` and `watched_refs`.
-    spark : mapping, optional
-        Settings of Spark, such as `master` and `conf`.
-    threads : int
-        Threads of one process; 0 is one per core.
-    retention : mapping, optional
-        Settings of garbage collection: `garbage_grace_hours` and `dry_run`.
-    prices : mapping, optional
-        Prices of work: `currency`, `compute_hour`, `written_gib` and `read_gib`.
+    attributes : optional
+        The other attributes of `IcepuffinTableComponent`, by name (docs/dagster.md lists them). `upstream` may be an
+        AssetKey, a text with slashes, an AssetsDefinition or an AssetSpec, and so may `key`.
 
     Returns
     -------
@@ -485,15 +423,12 @@ def build_defs(
     >>> [sensor.name for sensor in definitions.sensors]
     ['watch_demo_demo_packages']
     """
-    given = dict(locals())
     properties = 'write {"name": "demo", "type": "sql", "uri": "sqlite:///catalog.db"}'
     require_type(catalog, Mapping, "build_defs takes a mapping of catalog properties", properties)
     require_type(table, str, "build_defs takes the name of a table", 'write "namespace.table"')
-    keys = {"upstream": _asset_key(upstream), "key": _asset_key(key)}
-    tables = ("indexes", "tags", "statistics", "settings", "spark", "retention")
-    return dg.build_defs_for_component(
-        IcepuffinTableComponent(**{**given, **keys, **{name: given[name] or {} for name in tables}})
-    )
+    keys: dict[str, Any] = {name: _asset_key(attributes[name]) for name in ("upstream", "key") if name in attributes}
+    attributes |= {"catalog": catalog, "table": table, **keys}
+    return dg.build_defs_for_component(IcepuffinTableComponent(**attributes))
 
 
 def _asset_key(asset: Any) -> dg.AssetKey | None:

@@ -258,6 +258,20 @@ def test_descriptions_of_attributes_name_keys_and_no_file_of_ours() -> None:
     assert "`indexes`" not in described["settings"], "which has an attribute of its own"
 
 
+def test_the_page_lists_each_attribute() -> None:
+    listed = re.search(r"^## Attributes\n(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)
+    assert listed is not None
+    named = {
+        name
+        for line in listed[1].splitlines()
+        if line[:1] == "-"
+        for name in re.findall(r"`(\w+)`", line.partition(":")[0])
+    }
+    assert named | {"catalog", "table"} == set(
+        icepuffin.IcepuffinTableComponent.model().model_json_schema()["properties"]
+    )
+
+
 def test_dg_scaffolds_what_the_page_shows(tmp_path: Path) -> None:
     scaffolder = get_scaffolder(icepuffin.IcepuffinTableComponent)
     assert isinstance(scaffolder, dg.Scaffolder)
