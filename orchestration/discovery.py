@@ -4,7 +4,8 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from pyiceberg.table import Table
 
@@ -124,37 +125,26 @@ def listed_tables(
 
 def to_text(listings: Mapping[str, TableListing]) -> str:
     """The tables and their indexes as JSON, for processes that need not load the tables again."""
-    document = {
-        key: {
-            "unknown": listing.unknown,
-            "tables": {
-                name: {
-                    "definitions": [definition.to_json() for definition in table.definitions],
-                    "unknown": table.unknown,
-                    "columns": table.columns,
-                }
-                for name, table in listing.tables.items()
-            },
-        }
-        for key, listing in listings.items()
-    }
-    return json.dumps(document)
+
+    def plain(value: Any) -> Any:
+        return (
+            value.to_json()
+            if isinstance(value, IndexDefinition)
+            else {own.name: getattr(value, own.name) for own in fields(value)}
+        )
+
+    return json.dumps(listings, default=plain)
 
 
 def from_text(text: str) -> dict[str, TableListing]:
     """What `to_text` wrote."""
+
+    def indexes(table: dict[str, Any]) -> PropertyIndexes:
+        definitions, columns = map(IndexDefinition.from_json, table["definitions"]), table["columns"]
+        return PropertyIndexes(tuple(definitions), table["unknown"], None if columns is None else tuple(columns))
+
     return {
-        key: TableListing(
-            {
-                name: PropertyIndexes(
-                    tuple(IndexDefinition.from_json(definition) for definition in table["definitions"]),
-                    table["unknown"],
-                    None if (columns := table.get("columns")) is None else tuple(columns),
-                )
-                for name, table in listing["tables"].items()
-            },
-            listing["unknown"],
-        )
+        key: TableListing({name: indexes(table) for name, table in listing["tables"].items()}, listing["unknown"])
         for key, listing in json.loads(text).items()
     }
 
