@@ -1,15 +1,16 @@
 """What is derived from a table's snapshots, as assets: what those of all kinds have in common."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import dagster as dg
 
-from icepuffin.assets.failures import no_vain_retries
 from icepuffin.assets.partitions import snapshot_of, snapshot_partitions
 from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.tasks.task_runner import RunContext
 
@@ -50,3 +51,14 @@ def derived_asset(spec: TableSpec, key: dg.AssetKey, make: Make, **options: Any)
 
     made: dg.AssetsDefinition = decorate(derived)
     return made
+
+
+@contextmanager
+def no_vain_retries() -> Iterator[None]:
+    """Fail the step without retries for an error that would occur again, such as a missed recall target."""
+    try:
+        yield
+    except IcepuffinError as error:
+        if error.retryable:
+            raise
+        raise dg.Failure(str(error), allow_retries=False) from error

@@ -16,8 +16,7 @@ from icepuffin.assets.theta_sketches import theta_sketches_asset
 from icepuffin.ops.resources import Engine
 from icepuffin.orchestration.discovery import TableListing, list_tables, listed_tables, shown_spec
 from icepuffin.orchestration.engines import catalogs_of, engine_of
-from icepuffin.orchestration.jobs import live_recall_job, maintenance_job, refresh_job, verify_job
-from icepuffin.orchestration.schedules import schedules
+from icepuffin.orchestration.jobs import live_recall_job, maintenance_job, refresh_job, schedules, verify_job
 from icepuffin.orchestration.sensor.sensor_definition import snapshot_sensor
 from icepuffin.orchestration.settings import GarbageSettings, Settings
 
