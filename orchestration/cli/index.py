@@ -1,12 +1,14 @@
 """`icepuffin index create | list | show | verify | export | drop`."""
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from icepuffin.ops.messages import plural, readable_bytes
 from icepuffin.ops.presentation import Grid
 from icepuffin.orchestration.cli.output import (
     confirm,
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from icepuffin.assets.report.index_description import IndexDescription
     from icepuffin.ops.binding.bound_versions import DerivedVersion
     from icepuffin.ops.index.definitions.index_definition import IndexDefinition, IndexParameter
+    from icepuffin.ops.recall.curves import Width
+    from icepuffin.ops.search.overview import Overview
 
 _DEFINITION_WIDTH = 16
 
@@ -220,7 +224,6 @@ def _show(context: TableContext, description: "IndexDescription") -> None:
     from icepuffin.ops.index.upkeep.freshness import missing_ref
     from icepuffin.ops.recall.measured_points import front_grids
     from icepuffin.ops.recall.shard_recall import mean_recall
-    from icepuffin.orchestration.cli.index_view import draw, summary
 
     console, definition, shown = context.console, description.definition, description.overview
     state = missing_ref(context.table, context.spec.first_ref) or description.lag.in_words
@@ -229,10 +232,10 @@ def _show(context: TableContext, description: "IndexDescription") -> None:
         state += "; answers are exact" if recall is None else f"; recall@10 {recall:.4f}"
     print_lines(console, f"index {definition.name} on {context.name}({definition.column}): {state}", style="bold")
     fields = {"versions": f"{len(description.versions):,}", "searched": f"{definition.metric}, {definition.method}"}
-    print_fields(console, fields | (summary(console, shown) if shown else {}))
+    print_fields(console, fields | (version_facts(shown) if shown else {}))
     print_warnings(console, description.warnings)
-    if shown is not None:
-        draw(console, shown)
+    for grid in version_grids(shown) if shown else ():
+        print_grid(console, grid)
     if description.tuning is not None:
         print_lines(console, f"target_recall is chosen by {description.tuning.origin}")
         for grid in front_grids(description.tuning.points):
@@ -241,6 +244,77 @@ def _show(context: TableContext, description: "IndexDescription") -> None:
     print_fields(console, _parameters(context, definition), width=_DEFINITION_WIDTH)
     ids = [(own.base_snapshot_id, own.index_snapshot_id, " ".join(own.tags)) for own in description.versions]
     print_grid(console, Grid("versions, newest last", ids, ("base_snapshot_id", "index_snapshot_id", "tags")), whole=2)
+
+
+def version_facts(overview: "Overview") -> dict[str, str]:
+    """What a version has and takes, by a short name, in words."""
+    facts = {
+        "tombstones": f"{overview.tombstone_ratio:.1%} of the nodes" if overview.shards else "",
+        "covers": _coverage(overview),
+        "takes": _storage(overview),
+        "stores": _included(overview),
+    }
+    return {name: text for name, text in facts.items() if text}
+
+
+def _coverage(overview: "Overview") -> str:
+    head = overview.head_snapshot_id
+    behind = "" if overview.base_snapshot_id == head else f"; the head is snapshot {head}"
+    rows = f"{overview.rows_covered:,} of {overview.rows:,} rows in files of the head, deleted ones included"
+    return f"{overview.coverage:.1%}, {rows}{behind}"
+
+
+def _storage(overview: "Overview") -> str:
+    alone = f"{readable_bytes(overview.bytes_alone)} by itself"
+    if addresses := sum(shard.addresses_bytes for shard in overview.shards):
+        alone += f" ({readable_bytes(addresses)} for new addresses)"
+    if not overview.bytes_shared:
+        return alone
+    packs = plural(sum(pack.versions > 1 for pack in overview.packs), "pack")
+    return f"{alone}, and {readable_bytes(overview.bytes_shared)} in {packs} that other versions use, too"
+
+
+def _included(overview: "Overview") -> str:
+    columns = ", ".join(
+        f"{own.column} {readable_bytes(own.bytes)}"
+        + (f" ({own.files_left_out} of {own.files} files left out)" if own.files_left_out else "")
+        for own in overview.included
+    )
+    return f"{columns}: rows of answers have these without a read of data files" if columns else ""
+
+
+def version_grids(overview: "Overview") -> Iterator[Grid]:
+    """The shards of a version, and its curves of recall over cost."""
+    title = f"version of snapshot {overview.base_snapshot_id}"
+    if overview.without_graphs:
+        yield Grid(f"{title}: {overview.without_graphs}", [])
+    else:
+        yield _shards(f"shards of the {title}", overview)
+    yield from (_curve(points) for points in (overview.curve, overview.wide_curve) if points)
+
+
+def _shards(title: str, overview: "Overview") -> Grid:
+    outdated = "; * before it lost rows" if any(shard.changed for shard in overview.shards) else ""
+    rows = [
+        (
+            shard.shard,
+            f"{shard.nodes:,}",
+            f"{shard.live:,}",
+            f"{shard.tombstones / shard.nodes if shard.nodes else 0.0:.1%}",
+            f"{shard.recall:.4f}" + "*" * bool(shard.changed),
+            f"{shard.bytes / 1024:,.0f}",
+            "" if shard.routed else "later rows, always probed",
+        )
+        for shard in overview.shards
+    ]
+    return Grid(title + outdated, rows, ("shard", "nodes", "live", "tombstones", "recall@10", "KiB", ""))
+
+
+def _curve(points: "Sequence[Width]") -> Grid:
+    recall = f"recall@{points[0].k}"
+    rows = [(it.search_list, it.oversample, f"{it.distances:,.0f}", f"{it.recall:.4f}") for it in points]
+    title = f"{recall} by the width of the search, measured when shards were built"
+    return Grid(title, rows, ("L", "oversample", "distances", recall))
 
 
 def _parameters(context: TableContext, definition: "IndexDefinition") -> dict[str, object]:

@@ -1015,21 +1015,15 @@ def test_what_reads_metadata_alone_loads_no_kernels(lake: Lake) -> None:
     assert imports_of(commands, HEAVY) == {" ".join(command): [] for command in commands}
 
 
-def test_a_terminal_without_unicode_gets_bars_of_ascii_and_values_with_escapes(lake: Lake, tmp_path: Path) -> None:
+def test_a_terminal_without_unicode_gets_values_with_escapes(tmp_path: Path) -> None:
     other = make_lake(tmp_path, snapshots=0)
     names = pa.array(["Zürich"])
     other.table.append(make_rows(0, 1).set_column(1, "name", names))
-    shown, answer = (
-        subprocess.run(
-            [sys.executable, "-c", "from icepuffin.orchestration.cli import main; main()", *command],
-            env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, encoding="ascii", check=True,
-        ).stdout
-        for command in (
-            ("index", "show", "demo.packages", "--dir", str(lake.directory)),
-            ("search", "demo.packages", "--like-id", "0", "--exact", "--dir", str(tmp_path)),
-        )
-    )  # fmt: skip
-    assert re.search(r"covers +[\d.]+% #+-* ", shown)
+    command = ("search", "demo.packages", "--like-id", "0", "--exact", "--dir", str(tmp_path))
+    answer = subprocess.run(
+        [sys.executable, "-c", "from icepuffin.orchestration.cli import main; main()", *command],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, encoding="ascii", check=True,
+    ).stdout  # fmt: skip
     assert "Z\\xfcrich" in answer
 
 

@@ -24,7 +24,7 @@ from icepuffin.ops.runs.refresh_plan import RefreshPlan
 from icepuffin.ops.search.measured import tuning_run
 from icepuffin.ops.search.overview import IncludedState, Overview, PackState, ShardState
 from icepuffin.ops.theta.theta_report import ThetaEstimate, ThetaOutcome, ThetaReport
-from icepuffin.orchestration.cli import index, index_view, output, sensor_tick, tune
+from icepuffin.orchestration.cli import index, output, sensor_tick, tune
 from icepuffin.orchestration.cli.session import Session
 from icepuffin.orchestration.sensor.evaluation import SensorEvaluation
 from icepuffin.orchestration.sensor.local_sensor import DueRuns, LocalRun, SkippedTable, TableTick
@@ -325,49 +325,50 @@ OVERVIEW = Overview(
 )
 
 
+def shown_grids(overview: Overview) -> list[str]:
+    return [line for grid in index.version_grids(overview) for line in printed(output.print_grid, grid)]
+
+
 def test_an_index_is_shown_with_the_bytes_that_it_shares_and_those_that_it_does_not() -> None:
-    assert index_view._storage(OVERVIEW) == "2.0 MiB by itself"
+    assert index._storage(OVERVIEW) == "2.0 MiB by itself"
     moved = replace(OVERVIEW, shards=(replace(SHARD, addresses_bytes=MIB // 2),))
-    assert index_view._storage(moved) == "2.0 MiB by itself (512.0 KiB for new addresses)"
+    assert index._storage(moved) == "2.0 MiB by itself (512.0 KiB for new addresses)"
     packs = (PackState("own", MIB, 0, 1), PackState("shared", 3 * MIB, 0, 2), PackState("shared, too", MIB, 0, 3))
-    shared = index_view._storage(replace(OVERVIEW, packs=packs))
+    shared = index._storage(replace(OVERVIEW, packs=packs))
     assert shared == "3.0 MiB by itself, and 4.0 MiB in 2 packs that other versions use, too"
-    one = index_view._storage(replace(OVERVIEW, packs=packs[1:2]))
+    one = index._storage(replace(OVERVIEW, packs=packs[1:2]))
     assert one.endswith("and 3.0 MiB in 1 pack that other versions use, too")
-    assert index_view._included(OVERVIEW) == ""
+    assert index._included(OVERVIEW) == ""
     columns = (IncludedState("name", MIB, 3, 0), IncludedState("tags", MIB // 2, 3, 1))
-    stored = index_view._included(replace(OVERVIEW, included=columns))
+    stored = index._included(replace(OVERVIEW, included=columns))
     assert stored.startswith("name 1.0 MiB, tags 512.0 KiB (1 of 3 files left out): rows of answers")
 
 
 def test_an_index_is_shown_with_what_it_covers_of_the_head() -> None:
-    covers = index_view._coverage(OVERVIEW, "█", "░")
-    assert covers.startswith(f"50.0% {'█' * 15}{'░' * 15} 100 of 200 rows in files of the head")
+    covers = index._coverage(OVERVIEW)
+    assert covers.startswith("50.0%, 100 of 200 rows in files of the head")
     assert "the head is" not in covers
-    behind = index_view._coverage(replace(OVERVIEW, head_snapshot_id=SnapshotId(7)), "█", "░")
-    assert behind.rstrip().endswith("; the head is snapshot 7")
+    behind = index._coverage(replace(OVERVIEW, head_snapshot_id=SnapshotId(7)))
+    assert behind.endswith("; the head is snapshot 7")
 
 
 def test_the_shards_of_an_index_are_shown_with_what_marks_them() -> None:
     later = replace(SHARD, shard=ShardId(1), nodes=20, live=20, tombstones=0, routed=False, changed=3)
-    shown = printed(index_view.draw, replace(OVERVIEW, shards=(SHARD, later)))
+    shown = shown_grids(replace(OVERVIEW, shards=(SHARD, later)))
     assert "* before it lost rows" in words(shown)
     first, second = (next(line for line in shown if line.split()[:1] == [number]) for number in "01")
-    assert first.split() == ["0", "40", "30", "25.0%", "0.9500", "2", "█" * 22 + "░" * 8]
+    assert first.split() == ["0", "40", "30", "25.0%", "0.9500", "2"]
     assert "0.9500*" in second
     assert second.rstrip().endswith("later rows, always probed")
-    assert "* before" not in words(printed(index_view.draw, OVERVIEW))
+    assert "* before" not in words(shown_grids(OVERVIEW))
 
 
-@pytest.mark.parametrize(
-    ("recalls", "floor", "bars"),
-    [((0.95, 0.99), "0.90", ["█" * 15, "█" * 27]), ((0.8, 0.99), "0.80", ["0.8000", "█" * 28])],
-)
-def test_a_curve_is_drawn_from_its_lowest_recall_on(recalls: tuple[float, float], floor: str, bars: list[str]) -> None:
-    points = [Width(20 * number, 1, recall, 1_000.0 * number) for number, recall in enumerate(recalls, 1)]
-    shown = "\n".join(printed(index_view.draw, replace(OVERVIEW, curve=tuple(points))))
-    assert f"bars from {floor} to 1" in words(shown.splitlines())
-    assert [line.split()[-1] for line in shown.splitlines() if line.split()[:1] in (["20"], ["40"])] == bars
+def test_a_curve_is_shown_point_by_point() -> None:
+    points = tuple(Width(20 * number, 1, 0.9 + 0.04 * number, 1_000.0 * number) for number in (1, 2))
+    shown = shown_grids(replace(OVERVIEW, curve=points))
+    assert "recall@10 by the width of the search" in words(shown)
+    lines = [line.split() for line in shown if line.split()[:1] in (["20"], ["40"])]
+    assert lines == [["20", "1", "1,000", "0.9400"], ["40", "1", "2,000", "0.9800"]]
 
 
 def test_the_entry_of_a_table_wins_over_a_pattern_that_it_matches() -> None:

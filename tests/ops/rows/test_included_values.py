@@ -16,7 +16,6 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import Transform
 from pyiceberg.types import FixedType, FloatType, IntegerType, ListType, LongType, NestedField
-from rich.console import Console
 
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index import DefinitionError, IndexDefinition, create_index, load_definition, materialize_index
@@ -37,7 +36,7 @@ from icepuffin.ops.storage.local_storage import LocalStorage, to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks import included_task as reading
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.orchestration.cli.index_view import summary
+from icepuffin.orchestration.cli.index import version_facts
 from icepuffin.puffin.blobs import included_columns_blob as blobs
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.search.partitioned import TYPES, build_version, random_table
@@ -183,7 +182,7 @@ def test_an_overview_shows_what_is_stored(table: Table) -> None:
     assert view is not None
     sizes = {field_id: sum(entry.length for entry in parts_of(table, field_id)) for field_id in (2, 1)}
     assert view.included == (IncludedState("name", sizes[2], 2, 0), IncludedState("id", sizes[1], 2, 0))
-    shown = summary(Console(), replace(view, included=(replace(view.included[0], files_left_out=1),)))
+    shown = version_facts(replace(view, included=(replace(view.included[0], files_left_out=1),)))
     assert shown["stores"].startswith(f"name {readable_bytes(sizes[2])} (1 of 2 files left out): rows of answers")
 
 
