@@ -6,12 +6,9 @@ import io
 import sys
 from difflib import get_close_matches
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import click
-
-from icepuffin.orchestration.cli.session import Session
 
 _COMMANDS = {
     "init": ("init", "Write icepuffin.toml for a table and an index, from options or questions."),
@@ -66,12 +63,9 @@ class _LazyGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="Settings: icepuffin.toml in the current folder, or --dir, --settings, ICEPUFFIN_SETTINGS.",
 )
-@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Folder that holds icepuffin.toml.")
-@click.option("--settings", type=click.Path(path_type=Path), help="Settings file. [default: ./icepuffin.toml]")
 @click.option("--debug", is_flag=True, help="Show tracebacks; works after a command as well.")
 @click.version_option(package_name="icepuffin")
-@click.pass_context
-def group(ctx: click.Context, /, directory: Path | None, settings: Path | None, **_: Any) -> None:
+def group(**_: Any) -> None:
     """Theta sketches and vector indexes for every snapshot of an Iceberg table.
 
     \b
@@ -80,7 +74,6 @@ def group(ctx: click.Context, /, directory: Path | None, settings: Path | None, 
       icepuffin search demo.packages --index embedding --like-id 48182 -k 10
       icepuffin stats demo.packages --json
     """
-    ctx.obj = Session(directory=directory, settings_path=settings)
 
 
 def main(arguments: list[str] | None = None) -> Any:

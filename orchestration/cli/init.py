@@ -62,10 +62,7 @@ master = ""                     # this process alone works; or "local[*]", "spar
 @click.option("--metric", type=METRICS, default="cosine", show_default=True, help="How distances are measured.")
 @click.option("--force", is_flag=True, help="Replace the file that is there.")
 @click.option("--dir", "directory", type=click.Path(path_type=Path), help="Folder of the file. [default: this one]")
-@click.pass_obj
 def command(
-    session: Session,
-    /,
     directory: Path | None,
     uri: str | None,
     kind: str | None,
@@ -92,7 +89,7 @@ def command(
     from icepuffin.orchestration.engines import catalogs_of
     from icepuffin.orchestration.settings import parse
 
-    file = session.with_options(directory, None).settings_file
+    file = Session(directory).settings_file
     if file.exists() and not force:
         raise _is_there(file)
     answers = {"--uri": uri or kind, "--table": table, "--column": column}

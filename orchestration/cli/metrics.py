@@ -4,12 +4,11 @@ import threading
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from icepuffin.orchestration.cli.session import Session, settings_options
+from icepuffin.orchestration.cli.session import Session, session_command
 
 if TYPE_CHECKING:
     from icepuffin.assets.table_settings import TableSettings
@@ -34,9 +33,8 @@ class _Address(click.ParamType[tuple[str, int]]):
 
 @click.command("metrics")
 @click.option("--listen", type=_Address(), metavar="HOST:PORT", help="Serve them at /metrics until stopped.")
-@settings_options
-@click.pass_obj
-def command(session: Session, directory: Path | None, settings: Path | None, *, listen: tuple[str, int] | None) -> None:
+@session_command
+def command(session: Session, *, listen: tuple[str, int] | None) -> None:
     """Print metrics of every table of the settings, as Prometheus reads them: lag, recall, bytes, seconds.
 
     Reads metadata only, anew for each scrape. A table that cannot be read has icepuffin_table_up 0, and is named on
@@ -47,7 +45,6 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
       icepuffin metrics
       icepuffin metrics --listen 127.0.0.1:9464
     """
-    session = session.with_options(directory, settings)
     if not session.settings.tables:
         raise click.ClickException(f"{session.settings_file} names no table; `icepuffin init` writes one")
 

@@ -2,14 +2,13 @@
 
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
 from icepuffin.ops.messages import plural
 from icepuffin.orchestration.cli.output import print_json
-from icepuffin.orchestration.cli.session import Session, settings_options
+from icepuffin.orchestration.cli.session import Session, session_command
 from icepuffin.orchestration.cli.table_options import json_option
 
 if TYPE_CHECKING:
@@ -23,9 +22,8 @@ if TYPE_CHECKING:
 @click.command("sensor-tick")
 @click.option("--dry-run", is_flag=True, help="Only say which snapshots are due; record nothing, run nothing.")
 @json_option
-@settings_options
-@click.pass_obj
-def command(session: Session, directory: Path | None, settings: Path | None, *, dry_run: bool, as_json: bool) -> None:
+@session_command
+def command(session: Session, *, dry_run: bool, as_json: bool) -> None:
     """Evaluate every table of the settings once, as the Dagster sensor does, and run what is due in this process.
 
     A table that cannot be read is named, the others are evaluated all the same, and the exit code is 1. Events and runs
@@ -36,7 +34,6 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
       icepuffin sensor-tick
       icepuffin sensor-tick --dry-run --json
     """
-    session = session.with_options(directory, settings)
     if not session.settings.tables:
         raise click.ClickException(f"{session.settings_file} names no table to evaluate; `icepuffin init` writes one")
 

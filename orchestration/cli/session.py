@@ -1,10 +1,10 @@
 """One invocation of the command line: its settings, its catalogs, its engine and its console, made when first used."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,21 +15,13 @@ if TYPE_CHECKING:
     from icepuffin.ops.resources import Catalogs, Engine
     from icepuffin.orchestration.settings import Settings
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 
 @dataclass
 class Session:
-    """What the options of the group say, and what is opened with it."""
+    """What options say of the settings, and what is opened with them."""
 
     directory: Path | None = None
     settings_path: Path | None = None
-
-    def with_options(self, directory: Path | None, settings: Path | None) -> "Session":
-        """The same session, with the options of a command over those of the group."""
-        if directory is None and settings is None:
-            return self
-        return replace(self, directory=directory or self.directory, settings_path=settings or self.settings_path)
 
     @cached_property
     def settings_file(self) -> Path:
@@ -102,12 +94,13 @@ class Session:
         return sorted(entries, key=lambda entry: entry.name != table)
 
 
-def settings_options(function: F) -> F:
-    """`--dir` and `--settings` after the command as well as before it."""
-    options = (
-        click.option("--dir", "directory", type=click.Path(path_type=Path), help="Folder that holds icepuffin.toml."),
-        click.option("--settings", "settings", type=click.Path(path_type=Path), help="Settings file."),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+def session_command(function: Callable[..., None]) -> Callable[..., None]:
+    """Take --dir and --settings, and hand them to `function` as one `Session`."""
+
+    @wraps(function)
+    def command(directory: Path | None, settings: Path | None, **options: Any) -> None:
+        function(Session(directory, settings), **options)
+
+    path = click.Path(path_type=Path)
+    with_settings = click.option("--settings", type=path, help="Settings file. [default: ./icepuffin.toml]")(command)
+    return click.option("--dir", "directory", type=path, help="Folder that holds icepuffin.toml.")(with_settings)

@@ -1,14 +1,13 @@
 """`icepuffin sql`."""
 
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from icepuffin.ops.presentation import VALUE_WIDTH, Grid
 from icepuffin.orchestration.cli.output import print_grid, print_json, print_lines, print_warnings, progress_bars
-from icepuffin.orchestration.cli.session import Session, settings_options
+from icepuffin.orchestration.cli.session import Session, session_command
 from icepuffin.orchestration.cli.table_options import json_option
 
 if TYPE_CHECKING:
@@ -31,19 +30,9 @@ if TYPE_CHECKING:
     "its in_process_mb by tasks.",
 )
 @json_option
-@settings_options
-@click.pass_obj
+@session_command
 def command(
-    session: Session,
-    /,
-    text: str,
-    catalog: str | None,
-    parameters: tuple[str, ...],
-    directory: Path | None,
-    settings: Path | None,
-    *,
-    spark: bool,
-    as_json: bool,
+    session: Session, /, text: str, catalog: str | None, parameters: tuple[str, ...], *, spark: bool, as_json: bool
 ) -> None:
     """Run one SQL statement: a search, a statement about indexes, or an EXPLAIN; with --spark, any other too.
 
@@ -60,7 +49,6 @@ def command(
     """
     values = _parameter_values(parameters)
     _require_syntax(text, values)
-    session = session.with_options(directory, settings)
     with progress_bars(quiet=as_json) as bars:
         opened = _open(session, catalog, bars, spark=spark)
         result = _run_with_spark(opened, text, values, session) if spark else opened.sql(text, values)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -11,7 +10,7 @@ import click
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.rows.element_types import OF_COLUMN
-from icepuffin.orchestration.cli.session import Session, settings_options
+from icepuffin.orchestration.cli.session import Session, session_command
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -144,27 +143,15 @@ def table_command(function: Callable[..., None]) -> Callable[..., None]:
     """Take TABLE, --catalog, --json, --dir and --settings, and hand them to `function` as one `TableContext`."""
 
     @wraps(function)
-    def command(
-        session: Session,
-        /,
-        table: str,
-        catalog: str | None,
-        directory: Path | None,
-        settings: Path | None,
-        *,
-        as_json: bool = False,
-        **options: Any,
-    ) -> None:
+    def command(session: Session, /, table: str, catalog: str | None, *, as_json: bool, **options: Any) -> None:
         if not all(table.split(".")) or "." not in table:
             raise click.UsageError(f"'{table}' is no table; name one as namespace.table")
-        session = session.with_options(directory, settings)
         _ = session.settings  # wrong settings are refused before the command imports PyIceberg
         function(TableContext(session, table, catalog, as_json), **options)
 
-    command_with_options: Any = click.pass_obj(command)
-    for option in (settings_options, json_option, catalog_option, table_argument):
-        command_with_options = option(command_with_options)
-    decorated: Callable[..., None] = command_with_options
+    decorated = session_command(command)
+    for option in (json_option, catalog_option, table_argument):
+        decorated = option(decorated)
     return decorated
 
 

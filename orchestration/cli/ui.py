@@ -5,19 +5,17 @@ import shlex
 import signal
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import click
 
-from icepuffin.orchestration.cli.session import Session, settings_options
+from icepuffin.orchestration.cli.session import Session, session_command
 
 
 @click.command("ui")
 @click.option("--start", is_flag=True, help="Start webserver and daemon here, and stay until Ctrl-C or SIGTERM.")
 @click.option("--port", type=click.IntRange(1, 65_535), default=3000, show_default=True, help="Port on 127.0.0.1.")
-@settings_options
-@click.pass_obj
-def command(session: Session, directory: Path | None, settings: Path | None, *, start: bool, port: int) -> None:
+@session_command
+def command(session: Session, *, start: bool, port: int) -> None:
     """Say how to open the Dagster UI on this instance, or start it.
 
     \b
@@ -30,7 +28,6 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
 
     if start and find_spec("dagster_webserver") is None:
         raise ModuleNotFoundError("No module named 'dagster_webserver'", name="dagster_webserver")
-    session = session.with_options(directory, settings)
     home = prepare_home(home_of(session.settings, session.settings_file))
     environment = {"DAGSTER_HOME": str(home), PATH_VARIABLE: str(session.settings_file)}
     program = [sys.executable, "-P", "-m", MODULE]

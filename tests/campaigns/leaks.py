@@ -151,7 +151,7 @@ class Trial:
             DIRECTORY: str(self._folder / "cache"),
         }
         program = Path(sys.executable).with_name("icepuffin")
-        command = [program, "--dir", self._folder / "settings", *self.command]
+        command = [program, *self.command, "--dir", self._folder / "settings"]
         leaks: dict[str, None] = {}
         with (self._folder / "printed").open("wb") as printed:
             process = subprocess.Popen(

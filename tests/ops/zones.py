@@ -78,7 +78,7 @@ def by_ourselves(folder: Path, catalog: Catalog, table: Table, between: datetime
         yield f"sql {name}", found.rows.num_rows
     output = CliRunner().invoke(
         group,
-        ["--dir", str(folder), "stats", "db.t", "--snapshot", naive.isoformat(), "--json"],
+        ["stats", "db.t", "--dir", str(folder), "--snapshot", naive.isoformat(), "--json"],
         catch_exceptions=False,
     )
     yield "command line", json.loads(output.output)["records"]
