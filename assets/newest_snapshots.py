@@ -39,7 +39,7 @@ class SnapshotEntry:
     """Live rows after the commit, as far as its summary tells."""
     refs: tuple[str, ...]
     """Branches and tags that point at the snapshot, or at an index snapshot of it; icepuffin's own are left out."""
-    sketches: bool
+    theta_sketches: bool
     """Whether theta sketches of this very snapshot are registered."""
     indexes: tuple[str, ...]
     """Names of the indexes that have a version of this snapshot."""
@@ -53,7 +53,7 @@ class SnapshotEntry:
     @property
     def derived(self) -> tuple[str, ...]:
         """Names of everything that is derived from the snapshot."""
-        return (*(("theta_sketches",) if self.sketches else ()), *self.indexes)
+        return (*(("theta_sketches",) if self.theta_sketches else ()), *self.indexes)
 
     @property
     def cells(self) -> dict[str, str]:
@@ -106,7 +106,7 @@ def newest_snapshots(
                 rows_removed=removed,
                 rows=rows,
                 refs=tuple(refs.get(SnapshotId(snapshot.snapshot_id), ())),
-                sketches=sketched,
+                theta_sketches=sketched,
                 indexes=indexes,
                 missing=missing,
                 given_up=tuple(name for name in missing if snapshot.snapshot_id in given_up_at.get(name, ())),

@@ -104,7 +104,7 @@ def _distinct(table: Table, entries: Sequence[SnapshotEntry]) -> dict[str, dict[
     """By the columns' names now; columns that are gone are left out, and numbers that other engines have counted."""
     columns: dict[str, dict[SnapshotId, int]] = {}
     for entry in entries:
-        if entry.sketches:
+        if entry.theta_sketches:
             for name, column in ndv_at(table, entry.snapshot_id, table.schema()).entries.items():
                 if column.fresh:
                     columns.setdefault(name, {})[entry.snapshot_id] = column.ndv

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from icepuffin.ops.presentation import Grid
-from icepuffin.orchestration.cli.output import print_grid, print_json, print_lines
+from icepuffin.orchestration.cli.output import print_grid, print_json, print_lines, report_document
 from icepuffin.orchestration.cli.table_options import TableContext, metadata_command
 
 if TYPE_CHECKING:
@@ -53,35 +53,14 @@ def command(context: TableContext, /, operation: str | None, since: datetime | N
         and (since is None or entry.committed.timestamp() >= since.replace(tzinfo=entry.committed.tzinfo).timestamp())
     ][:limit]
     if context.as_json:
-        print_json(
-            {
-                "table": context.name,
-                "catalog": context.spec.catalog,
-                "snapshots": [_document(entry) for entry in entries],
-            }
-        )
+        snapshots = [report_document(entry) for entry in entries]
+        print_json({"table": context.name, "catalog": context.spec.catalog, "snapshots": snapshots})
     elif entries:
         rows = [entry.cells | {"derived": ", ".join(entry.derived), "missing": _missing(entry)} for entry in entries]
         print_grid(context.console, Grid("", [[*row.values()] for row in rows], [*rows[0]]), whole=3)
     else:
         written = context.table.metadata.snapshots
         print_lines(context.console, f"{context.name} has no {'such snapshot' if written else 'snapshot yet'}")
-
-
-def _document(entry: "SnapshotEntry") -> dict[str, object]:
-    return {
-        "snapshot_id": str(entry.snapshot_id),
-        "committed": entry.committed.isoformat(),
-        "operation": entry.operation,
-        "rows_added": entry.rows_added,
-        "rows_removed": entry.rows_removed,
-        "rows": entry.rows,
-        "refs": list(entry.refs),
-        "theta_sketches": entry.sketches,
-        "indexes": list(entry.indexes),
-        "missing": list(entry.missing),
-        "given_up": list(entry.given_up),
-    }
 
 
 def _missing(entry: "SnapshotEntry") -> str:

@@ -102,7 +102,7 @@ def point(number: int, *, made: str = "refreshed", rows: int | None = 4_935, is_
     written = datetime(2026, 11, 29, 23, 12, tzinfo=UTC) - timedelta(hours=number)
     counts = {"rows_added": 1, "rows_removed": 0, "rows": rows}
     entry = SnapshotEntry(
-        SnapshotId(3_051_729_675_574_597_004 + number), written, "append", refs=(), sketches=True, indexes=("e",),
+        SnapshotId(3_051_729_675_574_597_004 + number), written, "append", refs=(), theta_sketches=True, indexes=("e",),
         missing=(), given_up=(), **counts,
     )  # fmt: skip
     recall, seconds = (0.9912, 1.23) if made else (None, None)
