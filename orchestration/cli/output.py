@@ -15,8 +15,10 @@ from icepuffin.ops.presentation import Grid, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, TaskID
+    from rich.progress import TaskID
     from rich.text import Text
+
+    from icepuffin.ops.tasks.task_runner import StageProgress
 
 _PIPE_WIDTH = 160
 _TITLE_WIDTH = 200
@@ -128,10 +130,12 @@ def confirm(question: str, refusal: str) -> None:
 
 
 @contextmanager
-def progress_bars(*, quiet: bool) -> Iterator["ProgressBars"]:
-    """Progress bars on stderr, removed when the work is done. Nothing is drawn when quiet, or without a terminal."""
+def progress_bars(*, quiet: bool) -> Iterator["StageProgress"]:
+    """A function that draws progress bars on stderr, one per label; they are removed when the work is done. Nothing is
+    drawn when quiet, or without a terminal.
+    """
     if quiet:
-        yield ProgressBars(None)
+        yield lambda label, done, total: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -139,20 +143,11 @@ def progress_bars(*, quiet: bool) -> Iterator["ProgressBars"]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield ProgressBars(progress)
+        bars: dict[str, TaskID] = {}
 
+        def show(label: str, done: int, total: int) -> None:
+            if label not in bars:
+                bars[label] = progress.add_task(label, total=total)
+            progress.update(bars[label], completed=done, total=total)
 
-class ProgressBars:
-    """One bar per label."""
-
-    def __init__(self, progress: "Progress | None") -> None:
-        self._progress = progress
-        self._tasks: dict[str, TaskID] = {}
-
-    def __call__(self, label: str, done: int, total: int) -> None:
-        """Show that `done` of `total` pieces of the work `label` are finished."""
-        if self._progress is None:
-            return
-        if label not in self._tasks:
-            self._tasks[label] = self._progress.add_task(label, total=total)
-        self._progress.update(self._tasks[label], completed=done, total=total)
+        yield show

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from icepuffin.ops.model import StorageConfig
     from icepuffin.ops.sql import SqlResult, SqlSession
-    from icepuffin.orchestration.cli.output import ProgressBars
+    from icepuffin.ops.tasks.task_runner import StageProgress
 
 
 @click.command("sql")
@@ -60,7 +60,7 @@ def command(
         _show(session.console, result)
 
 
-def _open(session: Session, catalog: str | None, bars: "ProgressBars", *, spark: bool) -> "SqlSession":
+def _open(session: Session, catalog: str | None, bars: "StageProgress", *, spark: bool) -> "SqlSession":
     """SQL on the catalogs of the settings. A table named without a catalog is of `catalog`, else of that which the
     settings have it in, else of the first one.
 
