@@ -10,11 +10,9 @@ from pyiceberg.table import Table
 
 from icepuffin.assets.sensor_states import sensor_states
 from icepuffin.assets.spec import TableSpec
-from icepuffin.assets.table_settings import TableSettings
 from icepuffin.ops.errors import IcepuffinError, faults_of
 from icepuffin.ops.resources import Catalogs
 from icepuffin.orchestration.discovery import (
-    PropertyIndexes,
     TableListing,
     list_tables,
     listed_tables,
@@ -25,7 +23,7 @@ from icepuffin.orchestration.local_execution import LOCATION_TAGS, execute
 from icepuffin.orchestration.processes import lost_runs
 from icepuffin.orchestration.sensor.evaluation import SensorEvaluation, evaluate
 from icepuffin.orchestration.sensor.facts import TABLE_TAG, gather_facts, run_tags
-from icepuffin.orchestration.sensor.sensor_plan import RunPlan, SensorCursor, plan_runs
+from icepuffin.orchestration.sensor.sensor_plan import SensorCursor, plan_runs
 from icepuffin.orchestration.settings import Settings
 
 _CURSOR = "icepuffin/tick/"
@@ -55,7 +53,6 @@ class TableTick:
     """One table and its evaluation."""
 
     table: str
-    loaded: Table
     evaluation: SensorEvaluation
 
 
@@ -78,45 +75,47 @@ class DueRuns:
 def due_runs(settings: Settings, instance: dg.DagsterInstance) -> Iterator[DueRuns | SkippedTable]:
     """What an evaluation of every table would request. Changes nothing."""
     catalogs = catalogs_of(settings)
-    listings = list_tables(settings.tables, catalogs)
-    yield from _unlisted(settings, listings)
-    for _, table, indexes in listed_tables(settings.tables, listings):
+    for spec in _specs(settings, catalogs, list_tables(settings.tables, catalogs)):
+        if isinstance(spec, SkippedTable):
+            yield spec
+            continue
         try:
-            with faults_of(table.name):
-                due = _due_runs(instance, table, indexes, catalogs)
+            with faults_of(spec.identifier):
+                due = _due_runs(instance, spec, catalogs)
         except IcepuffinError as error:
-            yield SkippedTable(_path(table), str(error))
+            yield SkippedTable(_path(spec), str(error))
         else:
-            yield due
+            yield DueRuns(_path(spec), due)
 
 
-def _unlisted(settings: Settings, listings: Mapping[str, TableListing]) -> Iterator[SkippedTable]:
-    """The patterns whose tables could not be listed."""
+def _specs(
+    settings: Settings, catalogs: Catalogs, listings: Mapping[str, TableListing]
+) -> Iterator[TableSpec | SkippedTable]:
+    """Each table; skipped are patterns whose tables could not be listed, and tables whose own indexes are unknown: a
+    snapshot would count as processed, without the versions of these indexes.
+    """
     for key, listing in listings.items():
         if listing.unknown:
-            yield SkippedTable(_path(settings.tables[key]), listing.unknown)
+            yield SkippedTable(_path(TableSpec(settings.tables[key])), listing.unknown)
+    for _, table, indexes in listed_tables(settings.tables, listings):
+        unknown = indexes.unknown
+        yield SkippedTable(_path(TableSpec(table)), unknown) if unknown else shown_spec(table, catalogs, indexes)
 
 
-def _path(table: TableSettings) -> str:
-    return "/".join((table.catalog, *table.name.split(".")))
+def _path(spec: TableSpec) -> str:
+    return "/".join(spec.path)
 
 
-def _due_runs(
-    instance: dg.DagsterInstance, table: TableSettings, indexes: PropertyIndexes, catalogs: Catalogs
-) -> DueRuns:
-    """Raises IcepuffinError where the catalog does not answer, or the table's own indexes are unknown."""
-    loaded = catalogs.table(table.catalog, table.name)
-    if indexes.unknown:
-        raise IcepuffinError(indexes.unknown)
-    spec = shown_spec(table, catalogs, indexes)
+def _due_runs(instance: dg.DagsterInstance, spec: TableSpec, catalogs: Catalogs) -> tuple[str, ...]:
+    """Raises IcepuffinError where the catalog does not answer."""
+    loaded = catalogs.table(spec.catalog, spec.identifier)
     cursor = _cursor(instance, spec, loaded)
     facts = gather_facts(instance, spec, loaded, cursor)
     keys = [item.key for item in facts.watched]
     # an evaluation ends these runs
     to_be_ended = sum(run.tags.get(TABLE_TAG) == spec.label for run, _ in lost_runs(instance))
     after = replace(facts, partitions=keys, recorded=keys, in_flight=facts.in_flight - to_be_ended)
-    plan = plan_runs(after, cursor, policy=table.snapshots, runs_ahead=len(keys) + after.in_flight)
-    return DueRuns(_path(table), plan.runs)
+    return plan_runs(after, cursor, policy=spec.settings.snapshots, runs_ahead=len(keys) + after.in_flight).runs
 
 
 def _cursor(instance: dg.DagsterInstance, spec: TableSpec, table: Table) -> SensorCursor:
@@ -139,18 +138,6 @@ def _daemon_cursor(instance: dg.DagsterInstance, spec: TableSpec, uuid: str) -> 
     return max(own, default=(SensorCursor(uuid), 0.0), key=lambda pair: pair[1])
 
 
-def evaluate_table(instance: dg.DagsterInstance, spec: TableSpec, catalogs: Catalogs) -> TableTick:
-    """What the sensor does, without the runs. Until `save_cursor`, the same evaluation can be repeated."""
-    loaded = catalogs.table(spec.catalog, spec.identifier)
-    return TableTick("/".join(spec.path), loaded, evaluate(instance, spec, loaded, _cursor(instance, spec, loaded)))
-
-
-def save_cursor(instance: dg.DagsterInstance, spec: TableSpec, plan: RunPlan) -> None:
-    """Store that the plan was carried out."""
-    values = {_CURSOR + spec.slug: plan.cursor.text(), _EVALUATED + spec.slug: str(time.time())}
-    instance.daemon_cursor_storage.set_cursor_values(values)
-
-
 def run_partition(
     instance: dg.DagsterInstance, definitions: dg.Definitions, spec: TableSpec, key: str, tags: Mapping[str, str]
 ) -> LocalRun:
@@ -166,7 +153,7 @@ def run_partition(
         raise KeyboardInterrupt
     failures = [event for event in result.all_events if event.is_step_failure]
     message = _root_message(failures[0].step_failure_data.error) if failures else ""
-    return LocalRun("/".join(spec.path), key, result.run_id, result.success, message)
+    return LocalRun(_path(spec), key, result.run_id, result.success, message)
 
 
 def _root_message(error: Any) -> str:
@@ -186,22 +173,21 @@ def tick(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TableTick
     catalogs, engine = catalogs_of(settings), engine_of(settings)
     listings = list_tables(settings.tables, catalogs)
     definitions = build(settings, listings)
-    yield from _unlisted(settings, listings)
-    for _, table, indexes in listed_tables(settings.tables, listings):
-        if indexes.unknown:  # else a snapshot would count as processed, without the versions of these indexes
-            yield SkippedTable(_path(table), indexes.unknown)
+    for spec in _specs(settings, catalogs, listings):
+        if isinstance(spec, SkippedTable):
+            yield spec
             continue
-        spec = shown_spec(table, catalogs, indexes)
         try:
-            with faults_of(table.name):
-                ticked = evaluate_table(instance, spec, catalogs)
-                plan = ticked.evaluation.plan
-                due = plan.runs if spec.derived_keys else ()
-                tags = {snapshot: run_tags(spec, ticked.loaded, snapshot, engine) for snapshot in due}
+            with faults_of(spec.identifier):
+                loaded = catalogs.table(spec.catalog, spec.identifier)
+                evaluation = evaluate(instance, spec, loaded, _cursor(instance, spec, loaded))
+                due = evaluation.plan.runs if spec.derived_keys else ()
+                tags = {snapshot: run_tags(spec, loaded, snapshot, engine) for snapshot in due}
         except IcepuffinError as error:
-            yield SkippedTable(_path(table), str(error))
+            yield SkippedTable(_path(spec), str(error))
             continue
-        yield ticked
+        yield TableTick(_path(spec), evaluation)
         for snapshot in due:
             yield run_partition(instance, definitions, spec, snapshot, tags[snapshot])
-        save_cursor(instance, spec, plan)
+        values = {_CURSOR + spec.slug: evaluation.plan.cursor.text(), _EVALUATED + spec.slug: str(time.time())}
+        instance.daemon_cursor_storage.set_cursor_values(values)  # until now, the same evaluation can be repeated

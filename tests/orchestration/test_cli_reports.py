@@ -187,7 +187,7 @@ def test_a_plan_says_why_no_sketches_are_made() -> None:
     assert (fields["files"], fields["values"]) == ("2 to sketch, 5 known", "3,000 to read, of 1 column")
 
 
-TICK = TableTick("db.t", None, SensorEvaluation(("1",), (), 0, RunPlan(request=("1", "2"))))  # type: ignore[arg-type]
+TICK = TableTick("db.t", SensorEvaluation(("1",), (), 0, RunPlan(request=("1", "2"))))
 DONE, FAILED = LocalRun("db.t", "7", "r7", True, ""), LocalRun("db.t", "8", "r8", False, "no space")
 GONE = SkippedTable("db.u", "it was dropped")
 
