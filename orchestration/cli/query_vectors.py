@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icepuffin.ops.errors import ArgumentError
-
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
@@ -17,18 +15,6 @@ if TYPE_CHECKING:
 
 _REMEDY = "give a JSON list of numbers such as [0.1, 0.2], a list of such lists, or a .npy file"
 _JSON_KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-
-
-class NoSuchRowError(ArgumentError):
-    """No row of the snapshot has the id that was given, or the row has no vector."""
-
-
-class SeveralRowsError(ArgumentError):
-    """Several rows of the snapshot have the id that was given."""
-
-
-class NoSuchColumnError(ArgumentError):
-    """The snapshot has no column of that name, or no row can be looked up by it."""
 
 
 def vector_of_row(
@@ -43,7 +29,7 @@ def vector_of_row(
 ) -> "npt.NDArray[Any]":
     """Array [1, dims]: the vector of the row whose `id_column` is `row`, as of the snapshot and by its column names.
 
-    Raises NoSuchColumnError, NoSuchRowError, SeveralRowsError, UnknownSnapshotError.
+    Raises ClickException where not one row has it, or the column cannot be looked up; UnknownSnapshotError.
     """
     from pyiceberg.expressions import EqualTo
 
@@ -60,22 +46,24 @@ def vector_of_row(
     live = live_files(table, resolve_snapshot(table, snapshot).snapshot_id)
     fields = {field.name: field for field in schema.fields}
     if id_column not in fields:
-        raise NoSuchColumnError(f"{name} has no column '{id_column}'; name one with --id-column: {', '.join(fields)}")
+        raise click.ClickException(
+            f"{name} has no column '{id_column}'; name one with --id-column: {', '.join(fields)}"
+        )
     try:
         matches = find_matches(table, live, schema, EqualTo(term=id_column, value=row), storage)
         field_id = schema.find_field(column).field_id
     except (FilterError, ValueError, ArithmeticError) as error:  # decimals raise the third
-        raise NoSuchColumnError(
+        raise click.ClickException(
             f"{name}: {id_column} = {row} cannot be looked up, {id_column} is {fields[id_column].field_type}; "
             "name another column with --id-column"
         ) from error
     if not matches.positions:
-        raise NoSuchRowError(
+        raise click.ClickException(
             f"{name}, snapshot {live.snapshot_id}: no row has {id_column} = {row}; "
             "take an id of that snapshot, or name the column with --id-column"
         )
     if matches.count > 1:
-        raise SeveralRowsError(
+        raise click.ClickException(
             f"{name}, snapshot {live.snapshot_id}: {matches.count:,} rows have {id_column} = {row}; "
             "name a column that tells rows apart with --id-column, or give a vector with --vector"
         )
@@ -83,7 +71,9 @@ def vector_of_row(
     file = live.files[number]
     vector = take_rows(open_storage(file.path, storage), file, schema, [field_id], positions).column(0)
     if vector.null_count:
-        raise NoSuchRowError(f"{name}, snapshot {live.snapshot_id}: the row with {id_column} = {row} has no vector")
+        raise click.ClickException(
+            f"{name}, snapshot {live.snapshot_id}: the row with {id_column} = {row} has no vector"
+        )
     return exact_vectors(vector, None, element_type)
 
 
