@@ -74,26 +74,19 @@ def _samples(session: Session) -> "Iterator[MetricSample]":
 
     sampled: set[tuple[str, str]] = set()
     for settings in sorted(session.settings.tables.values(), key=lambda entry: is_pattern(entry.name)):
+        catalog, name = settings.catalog, settings.name
+        by_pattern = is_pattern(name)
         try:
-            tables = _tables(session, settings)
+            names = session.catalogs.matching(catalog, name) if by_pattern else (name,)
         except IcepuffinError as error:
             click.echo(f"error: {error}", err=True)
-            yield MetricSample("icepuffin_table_up", {"catalog": settings.catalog, "table": settings.name}, 0)
+            yield MetricSample("icepuffin_table_up", {"catalog": catalog, "table": name}, 0)
             continue
-        for table in tables:
-            if (table.catalog, table.name) not in sampled:
-                sampled.add((table.catalog, table.name))
-                yield from _table_samples(session, table, by_pattern=is_pattern(settings.name))
-
-
-def _tables(session: Session, settings: "TableSettings") -> "list[TableSettings]":
-    """The settings of each table that an entry stands for. Raises CatalogUnavailableError for a pattern."""
-    from icepuffin.ops.resources import is_pattern
-
-    if not is_pattern(settings.name):
-        return [settings]
-    names = session.catalogs.matching(settings.catalog, settings.name)
-    return [settings.model_copy(update={"name": name}) for name in names]
+        for name in names:
+            if (catalog, name) not in sampled:
+                sampled.add((catalog, name))
+                table = settings.model_copy(update={"name": name})
+                yield from _table_samples(session, table, by_pattern=by_pattern)
 
 
 def _table_samples(session: Session, settings: "TableSettings", *, by_pattern: bool) -> "Iterator[MetricSample]":
