@@ -91,9 +91,6 @@ def main(arguments: list[str] | None = None) -> Any:
     except click.Abort:
         click.echo("stopped", err=True)
         sys.exit(130)
-    except click.NoSuchOption as error:
-        _with_short_option(error).show()
-        sys.exit(error.exit_code)
     except click.UsageError as error:
         error.show()
         sys.exit(error.exit_code)
@@ -106,15 +103,6 @@ def main(arguments: list[str] | None = None) -> Any:
         click.echo(f"error: {_message(error)}", err=True)
         sys.exit(1)
     return None
-
-
-def _with_short_option(error: click.NoSuchOption) -> click.NoSuchOption:
-    """The error with the short option that was written with two dashes: click looks for long ones alone."""
-    short = error.option_name.removeprefix("-")
-    options = error.ctx.command.get_params(error.ctx) if error.ctx else []
-    if not any(short in option.opts for option in options):
-        return error
-    return click.NoSuchOption(error.option_name, possibilities=[short], ctx=error.ctx)
 
 
 def _message(error: Exception) -> str:

@@ -83,7 +83,7 @@ class SearchArguments:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A .npy of f32[queries, dims], or a JSON list.",
 )
-@click.option("-k", "k", default=10, show_default=True, type=click.IntRange(1, 10_000), help="Rows per query.")
+@click.option("-k", "--k", default=10, show_default=True, type=click.IntRange(1, 10_000), help="Rows per query.")
 @click.option("--within", type=float, help="Every row nearer than this, exactly; -k is ignored.")
 @click.option("--snapshot", help="Snapshot id, tag, branch or time: search the table as it was. [default: main]")
 @click.option("--where", help="Only rows that match, such as \"section = 'database'\".")

@@ -830,7 +830,6 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
         (("snapshots", "demo.packages", "--since", "yesterday"), "is no time; write one such as 2026-11-20 or"),
         (("snapshots", "demo.packages", "--operation", "upsert"), "is not one of 'append', 'overwrite'"),
         (("search", "demo.packages", "--vector", "[1]", "--exact", "--vector-column", "name"), "a column of vectors"),
-        (("search", "demo.packages", "--k", "3"), "No such option '--k'. Did you mean '-k'?"),
         (("search", "demo.packages", "--like-i", "3"), "Did you mean '--like-id'?"),
     ],
 )
