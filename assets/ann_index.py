@@ -8,18 +8,18 @@ import dagster as dg
 
 from icepuffin.assets.derived_asset import derived_asset
 from icepuffin.assets.glance import time_line_metadata, version_glance
-from icepuffin.assets.markdown import plain_text
 from icepuffin.assets.metadata import (
     MAX_TABLE_ROWS,
     bullet_list,
     details,
     kept_metadata,
+    plain_text,
     plotted,
     when_and_how,
 )
+from icepuffin.assets.newest_snapshots import seconds_of, time_line
 from icepuffin.assets.partitions import snapshot_of, snapshot_partitions
 from icepuffin.assets.spec import TableSpec
-from icepuffin.assets.time_line import seconds_of, time_line
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.current_versions import versions_of

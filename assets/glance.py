@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import dagster as dg
 
-from icepuffin.assets.time_line import TimeLinePoint
+from icepuffin.assets.newest_snapshots import TimeLinePoint
 from icepuffin.ops.messages import plural
 from icepuffin.ops.presentation import printable
 from icepuffin.ops.search.overview import Overview, ShardState

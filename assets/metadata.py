@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +11,6 @@ import dagster as dg
 from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.assets.glance import INLINE_CHARACTERS
-from icepuffin.assets.markdown import plain_text
 from icepuffin.ops.messages import readable_bytes
 from icepuffin.ops.table.summaries import number_of, summary_of
 
@@ -20,6 +20,8 @@ _OF_THE_RUN = ("time line", "action", "outcome")
 """Labels of what a run did, made or not, and of what it found"""
 _MAX_PLOTTED = 2**31 - 1
 _MAX_EXACT = 2**53
+_MARKUP = re.compile(r"[\\`*\[\]<>&|~]|(?<![^\W_])_|_(?![^\W_])")
+"""What Markdown does not take for text. Between letters or digits `_` is text"""
 
 
 def details(report: Any) -> dg.MetadataValue[Any]:
@@ -82,6 +84,13 @@ def _detail(metadata: Mapping[str, Any], label: str) -> Any:
     found = metadata.get("details")
     value = found.value if isinstance(found, dg.JsonMetadataValue) else None
     return value.get(label) if isinstance(value, Mapping) else None
+
+
+def plain_text(text: str) -> str:
+    """Markdown that shows a text as it is, in one line: no link, picture, emphasis or code comes of it. The UI takes
+    each description for Markdown.
+    """
+    return _MARKUP.sub(r"\\\g<0>", " ".join(text.split()))
 
 
 def bullet_list(lines: Mapping[str, str]) -> dg.MetadataValue[Any]:

@@ -1,4 +1,6 @@
-"""The newest snapshots of a table: when and how each was written, and what is derived from it. Reads metadata only."""
+"""The newest snapshots of a table, as entries and as a time line: when and how each was written, and what is derived
+from it. Reads metadata only.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,16 +11,22 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import StatisticsFile
 
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.binding.bound_versions import index_versions, sketch_versions
+from icepuffin.ops.binding.measurements import measured_versions
 from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.index.upkeep.freshness import nothing_to_index
 from icepuffin.ops.index.versions.version_format import given_up
+from icepuffin.ops.messages import readable_seconds
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.metadata_memo import snapshots_by_id, statistics_by_id
 from icepuffin.ops.table.snapshots import base_snapshot_id, derived_ids
 from icepuffin.ops.table.summaries import find_count, snapshot_count, summary_of
 from icepuffin.ops.theta.build_id import is_ours
 from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
+
+SKETCHES = "theta_sketches"
+_MAX_POINTS = 20
+"""Snapshots of a time line, at most"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,7 @@ class SnapshotEntry:
     @property
     def derived(self) -> tuple[str, ...]:
         """Names of everything that is derived from the snapshot."""
-        return (*(("theta_sketches",) if self.theta_sketches else ()), *self.indexes)
+        return (*((SKETCHES,) if self.theta_sketches else ()), *self.indexes)
 
     @property
     def cells(self) -> dict[str, str]:
@@ -93,8 +101,8 @@ def newest_snapshots(
         sketched = _is_sketched(snapshot, statistics.get(snapshot.snapshot_id))
         indexes = tuple(name for name, snapshots in indexed.items() if snapshot.snapshot_id in snapshots)
         needed = tuple(name for name, is_needless in needless.items() if not is_needless(snapshot))
-        expected = (*(("theta_sketches",) if spec.settings.statistics.keeps_ndv else ()), *needed)
-        present = {*(("theta_sketches",) if sketched else ()), *indexes}
+        expected = (*((SKETCHES,) if spec.settings.statistics.keeps_ndv else ()), *needed)
+        present = {*((SKETCHES,) if sketched else ()), *indexes}
         missing = tuple(name for name in expected if name not in present)
         added, removed, rows = _counts(snapshot)
         entries.append(
@@ -149,3 +157,58 @@ def _counts(snapshot: Snapshot) -> tuple[int | None, int | None, int | None]:
     added = total("added-records") or 0
     removed = total("deleted-records", "added-position-deletes", minus=("removed-position-deletes",)) or 0
     return added, removed, rows
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLinePoint:
+    """One data snapshot of a table, and what was made for it."""
+
+    entry: SnapshotEntry
+    made: str
+    """What was made, in words; empty where nothing was"""
+    recall: float | None
+    """recall@10 of its index version, the lowest of several; None where none was measured"""
+    seconds: float | None
+    """Time that it took; None where no run has recorded it"""
+    is_here: bool
+    """Whether the time line is that of this snapshot"""
+
+    @property
+    def figures(self) -> str:
+        """What was made, its recall and its time, in words; empty where nothing was made."""
+        recall = "" if self.recall is None else f", recall {self.recall:.4f}"
+        seconds = "" if self.seconds is None else f", {readable_seconds(self.seconds)}"
+        return f"{self.made}{recall}{seconds}" if self.made else ""
+
+
+def time_line(
+    table: Table, spec: TableSpec, *, name: str = "", here: SnapshotId | None = None
+) -> tuple[TimeLinePoint, ...]:
+    """The newest data snapshots of all branches, newest first, and `here` in any case. Reads metadata only.
+
+    `name`: what is told of each, an index or SKETCHES; empty: all that is derived from the table.
+    """
+    took = {(SKETCHES, version.base_snapshot_id): it for version, it in measured_versions(sketch_versions(table))}
+    for index in spec.indexes:
+        measured = measured_versions(versions_of(table, index))
+        took |= {(index.name, version.base_snapshot_id): it for version, it in measured}
+    points = []
+    for entry in newest_snapshots(table, spec, _MAX_POINTS, also=here):
+        derived = [it for it in entry.derived if name in ("", it)]
+        runs = [took[it, entry.snapshot_id] for it in derived if (it, entry.snapshot_id) in took]
+        action = next((str(run.action) for run in runs if name and run.action), "")
+        points.append(
+            TimeLinePoint(
+                entry,
+                made=action or ", ".join("sketches" if it == SKETCHES else it for it in derived),
+                recall=min((run.recall for run in runs if run.recall is not None), default=None),
+                seconds=sum(run.seconds for run in runs) if runs else None,
+                is_here=entry.snapshot_id == here,
+            )
+        )
+    return tuple(points)
+
+
+def seconds_of(points: Sequence[TimeLinePoint], otherwise: float) -> float:
+    """Time of the run that made what a time line's own snapshot has; `otherwise` where none has recorded it."""
+    return next((point.seconds for point in points if point.is_here and point.seconds is not None), otherwise)

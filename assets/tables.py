@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from icepuffin.assets.markdown import plain_text
+from icepuffin.assets.metadata import plain_text
 from icepuffin.assets.partitions import snapshot_partitions
 from icepuffin.assets.spec import TableSpec
 

@@ -7,11 +7,10 @@ import dagster as dg
 
 from icepuffin.assets.derived_asset import derived_asset
 from icepuffin.assets.glance import time_line_metadata, value_bars
-from icepuffin.assets.markdown import plain_text
-from icepuffin.assets.metadata import bullet_list, details, kept_metadata, plotted, when_and_how
+from icepuffin.assets.metadata import bullet_list, details, kept_metadata, plain_text, plotted, when_and_how
+from icepuffin.assets.newest_snapshots import SKETCHES, seconds_of, time_line
 from icepuffin.assets.partitions import snapshot_of
 from icepuffin.assets.spec import TableSpec
-from icepuffin.assets.time_line import SKETCHES, seconds_of, time_line
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.tasks.task_runner import RunContext

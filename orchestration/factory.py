@@ -8,7 +8,7 @@ import dagster as dg
 
 from icepuffin.assets.ann_index import ann_index_asset
 from icepuffin.assets.checks import freshness_check, integrity_check, live_recall_check, sketches_check
-from icepuffin.assets.markdown import plain_text
+from icepuffin.assets.metadata import plain_text
 from icepuffin.assets.spec import AssetAttributes, ResourceKeys, TableSpec, slug
 from icepuffin.assets.table_settings import TableSettings
 from icepuffin.assets.tables import table_asset

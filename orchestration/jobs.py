@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import dagster as dg
 
 from icepuffin.assets.derived_asset import no_vain_retries
-from icepuffin.assets.markdown import plain_text
+from icepuffin.assets.metadata import plain_text
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.pools import free_pool, limit_pool
 from icepuffin.assets.spec import TableSpec

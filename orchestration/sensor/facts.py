@@ -14,10 +14,10 @@ from pyiceberg.table.snapshots import Snapshot
 from icepuffin.assets.checks import current_lag, freshness_evaluation, is_late, lag_in_words, lag_metadata
 from icepuffin.assets.glance import time_line_metadata
 from icepuffin.assets.metadata import total_metadata
+from icepuffin.assets.newest_snapshots import time_line
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import HIDDEN_TAGS, RUN_NUMBERS, has_numbers, with_numbers
-from icepuffin.assets.time_line import time_line
 from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.index.planning.current_versions import why_given_up
 from icepuffin.ops.index.upkeep.freshness import missing_ref

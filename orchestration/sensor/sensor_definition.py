@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import dagster as dg
 
-from icepuffin.assets.markdown import plain_text
+from icepuffin.assets.metadata import plain_text
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.messages import plural

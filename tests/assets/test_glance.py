@@ -10,8 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from icepuffin.assets.glance import INLINE_CHARACTERS, time_line_metadata, value_bars, version_glance
-from icepuffin.assets.newest_snapshots import SnapshotEntry
-from icepuffin.assets.time_line import TimeLinePoint
+from icepuffin.assets.newest_snapshots import SnapshotEntry, TimeLinePoint
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.recall.curves import Width
 from icepuffin.ops.search.overview import Overview, ShardState

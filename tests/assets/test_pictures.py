@@ -15,11 +15,11 @@ from pyiceberg.table import Table
 
 from icepuffin.assets import ann_index
 from icepuffin.assets.ann_index import _summary, _version, layout_result, version_drawings, version_metadata
+from icepuffin.assets.newest_snapshots import SKETCHES, time_line
 from icepuffin.assets.report.svg_charts import shards_chart
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import TableSettings
 from icepuffin.assets.theta_sketches import sketches_metadata
-from icepuffin.assets.time_line import SKETCHES, time_line
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.index import materialize_index

@@ -6,8 +6,7 @@ import dagster as dg
 import pytest
 from markdown_it import MarkdownIt
 
-from icepuffin.assets.markdown import plain_text
-from icepuffin.assets.metadata import bullet_list
+from icepuffin.assets.metadata import bullet_list, plain_text
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.orchestration.engines import Engine
