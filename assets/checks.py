@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import dagster as dg
 from pyiceberg.table import Table
 
-from icepuffin.assets.sensor_states import sensor_states
+from icepuffin.assets.instance_records import sensor_states
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.catalog.vended_config import storage_of

@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table import Table
 
-from icepuffin.assets.sensor_states import sensor_states
+from icepuffin.assets.instance_records import sensor_states
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.errors import IcepuffinError, faults_of
 from icepuffin.ops.resources import Catalogs
