@@ -156,14 +156,23 @@ def table_command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def metadata_command(function: Callable[..., None]) -> Callable[..., None]:
-    """A `table_command` that shows no rows of the table, so that PyArrow may do without pandas."""
+    """A `table_command` that shows no rows of the table, so that PyArrow may do without pandas. Raises TableFaultError
+    where the table's metadata has what nobody foresaw.
+    """
 
     @wraps(function)
     def command(context: TableContext, /, **options: Any) -> None:
+        from icepuffin.ops.errors import faults_of
         from icepuffin.ops.process.arrow_import import import_arrow
 
         import_arrow()
-        function(context, **options)
+        try:
+            function(context, **options)
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            if isinstance(error, ValueError) and type(error) is not ValueError:
+                raise  # of a file or a vector, and says which
+            with faults_of(context.name):
+                raise
 
     return table_command(command)
 

@@ -133,6 +133,21 @@ def test_a_size_that_no_file_has_costs_one_metric_of_its_table(
     assert f"has a file-size-in-bytes of {str(size)[:40]}, which no file has" in caplog.text
 
 
+@pytest.mark.parametrize("milliseconds", [10**15, 10**400], ids=["microseconds", "400 digits"])
+def test_an_error_of_a_command_names_the_table_where_nobody_foresaw_it(
+    pair: Backlog, tmp_path: Path, capsys: pytest.CaptureFixture[str], milliseconds: int
+) -> None:
+    pair.settings(indexes_from_table=True)
+    stored = Path(pair.catalog.load_table("demo.t0").metadata_location.removeprefix("file://"))
+    metadata = json.loads(stored.read_bytes())
+    metadata["snapshots"][0]["timestamp-ms"] = milliseconds
+    stored.write_text(json.dumps(metadata), encoding="utf-8")
+    for command in ("snapshots", "report"):
+        with pytest.raises(SystemExit):
+            main([command, "demo.t0", "--dir", str(tmp_path)])
+        assert "demo.t0: its metadata has something that icepuffin cannot use" in capsys.readouterr().err
+
+
 def test_the_ui_can_send_what_it_shows_of_tables_whatever_text_one_has(pair: Backlog) -> None:
     """JSON can write half of a surrogate pair, and UTF-8 cannot: Dagster's answers about all assets would be errors."""
     settings = pair.settings(indexes_from_table=True)
