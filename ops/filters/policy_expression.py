@@ -2,7 +2,8 @@
 
 It comes in the JSON of https://github.com/apache/iceberg/blob/main/format/expressions-spec.md, appendix B, with columns
 named by field id. There a comparison of null or NaN is true or false; to SQL it is unknown, and NaN is the largest
-number. A row is shown where both readings show it: whoever wrote the filter by one of them loses nothing to the other.
+number. A test of a column, or its negation, holds where it does by both readings: whoever wrote the filter by one of
+them loses nothing to the other. A row is hidden that each of them shows, but by another side of an `or`.
 What is not read here (calls of functions, names of columns, literals of other types) raises ValueError.
 """
 
