@@ -1,9 +1,16 @@
 """Metrics are text that Prometheus reads, with the numbers of the table's metadata."""
 
 import re
+from collections.abc import Callable
+
+from pyiceberg.table import Table
 
 from icepuffin.ops.cache import process_cache
-from icepuffin.ops.metrics import ABOUT, MetricSample, cache_samples, exposition
+from icepuffin.ops.errors import CatalogUnavailableError
+from icepuffin.ops.index import create_index
+from icepuffin.ops.metrics import ABOUT, MetricSample, cache_samples, exposition, index_samples, table_samples
+from tests.conftest import make_rows
+from tests.ops.index.comparison import DEFINITION
 
 LINE = re.compile(r'[a-z_]+(\{[a-z]+="(?:[^"\\\n]|\\["\\n])*"(,[a-z]+="(?:[^"\\\n]|\\["\\n])*")*\})? -?[0-9.e+-]+')
 """A sample as https://prometheus.io/docs/instrumenting/exposition_formats has it, without a time"""
@@ -46,3 +53,27 @@ def test_the_cache_of_a_process_is_counted_by_where_its_shards_came_from() -> No
         f"icepuffin_shard_cache_memory_bytes {cache.bytes_in_memory}",
     ]
     assert all(LINE.fullmatch(line) for line in lines)
+
+
+def test_a_table_is_up_unless_its_samples_cannot_be_taken() -> None:
+    labels, told, size = {"table": "a"}, list[str](), MetricSample("icepuffin_index_versions", {}, 3)
+
+    def away() -> list[MetricSample]:
+        raise CatalogUnavailableError("a: the catalog does not answer")
+
+    up = [MetricSample("icepuffin_table_up", labels, number) for number in (0, 1)]
+    assert [*table_samples(labels, lambda: [size], told.append)] == [up[1], size]
+    assert [*table_samples(labels, away, told.append)] == [up[0]]
+    assert told == ["a: the catalog does not answer"]
+
+
+def test_an_index_without_a_version_is_as_far_behind_as_the_first_snapshot(table_factory: Callable[..., Table]) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 10))
+    create_index(table, DEFINITION)
+    (snapshot,) = table.refresh().metadata.snapshots
+    samples = index_samples(table, DEFINITION, "main", {}, now=snapshot.timestamp_ms / 1000 + 7_260)
+    behind = {sample.metric: sample.value for sample in samples}
+    assert behind["icepuffin_index_versions"] == 0
+    assert behind["icepuffin_index_versions_behind"] == 1
+    assert round(behind["icepuffin_index_seconds_behind"]) == 7_260

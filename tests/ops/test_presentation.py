@@ -5,7 +5,7 @@ import pytest
 
 from icepuffin.ops.index.planning.index_report import Estimate, GcReport, IndexReport, ShardEstimate
 from icepuffin.ops.model import Action, How, ShardId, SnapshotId
-from icepuffin.ops.presentation import Grid, Presentation, printable
+from icepuffin.ops.presentation import SHOWN_ROWS, Grid, Presentation, printable
 from icepuffin.ops.runs.refresh_plan import RefreshPlan
 from icepuffin.ops.runs.snapshot import RefreshReport
 from icepuffin.ops.theta.theta_report import ColumnNdv, ThetaEstimate, ThetaOutcome, ThetaReport, ThetaStatistics
@@ -94,6 +94,7 @@ def test_distances_have_four_decimals_and_other_floats_six_digits() -> None:
     assert grid.is_numeric(2)
     assert Grid.of_rows("", rows, 1).more == 2
     assert "and 2 more" in Grid.of_rows("", rows, 1).html()
+    assert "and 7 more" in Grid("", [(number,) for number in range(SHOWN_ROWS + 3)], more=4).html()
 
 
 def test_a_cell_is_cut_escaped_and_has_no_control_characters() -> None:

@@ -82,6 +82,8 @@ def test_an_unknown_catalog_and_table_are_told_apart(tmp_path: Path) -> None:
         catalogs.table("demo", "packages")
     with pytest.raises(TableMissingError, match=r"demo: 'd\*\.t' has a wildcard in the namespace; write namespace\.\*"):
         catalogs.matching("demo", "d*.t")
+    assert catalogs.matching("demo", "demo.p*s") == ("demo.packages",)
+    assert catalogs.matching("demo", "demo.d*") == ()
 
 
 def test_a_table_that_an_sql_catalog_has_by_another_name_is_said_to_be_there(tmp_path: Path) -> None:

@@ -102,6 +102,17 @@ def test_vectors_far_away_do_not_draw_the_center_to_them(moved_rows: str) -> Non
     assert np.mean([len({*own} & {*true}) for own, true in zip(found, nearest, strict=True)]) > 8
 
 
+@pytest.mark.parametrize("metric", [Metric.L2, Metric.INNER_PRODUCT])
+def test_of_equal_rows_the_first_are_ranked_first(metric: Metric) -> None:
+    vectors = np.repeat(clustered(5, 32), 4, axis=0)
+    codes, nodes = coded(vectors, 4), np.random.default_rng(2).permutation(20)[None]
+    for k in (20, 8):
+        ids, distances = np.empty((1, k), np.int64), np.empty((1, k))
+        codes.nearest(codes.queries(vectors[:1].astype(np.float64), metric), nodes, ids, distances)
+        assert (np.diff(ids.reshape(-1, 4)) == 1).all()
+        assert (np.diff(distances) >= 0).all()
+
+
 @pytest.mark.parametrize("bits", [4, 5, 8])
 @pytest.mark.parametrize("dims", [8, 200])
 def test_codes_and_their_terms_are_those_of_the_best_direction(bits: int, dims: int) -> None:

@@ -142,6 +142,10 @@ def test_planes_hold_a_query_rounded_to_five_bits(dims: int) -> None:
     expected = naive.integers(queries.queries)
     np.testing.assert_array_equal(integers[:, : expected.shape[1]], expected)
     assert not integers[:, expected.shape[1] :].any()
+    own = queries.queries.astype(np.int64)[:, : expected.shape[1]]
+    gaps = own - (expected.astype(np.int64) << sign_quantization._SHIFT)
+    doubts = np.sqrt((own**2).sum(axis=1) + sign_quantization._FACTOR_SQUARED * (gaps**2).sum(axis=1))
+    np.testing.assert_allclose(queries.query_terms[:, 2] / doubts, sign_quantization.DEVIATIONS, rtol=1e-5)
     assert (np.abs(queries.queries) == 127).any()  # the largest integer is 15, not 16
 
 

@@ -120,3 +120,4 @@ def test_fewer_rows_than_wanted_are_all_and_none_is_none() -> None:
     assert searcher.masked(Bitmap.of_rows([], COUNT)).compare(vectors[:1], 2)[0].tolist() == [[-1, -1]]
     with pytest.raises(KernelError, match="k is 0"):
         searcher.compare(vectors[:1], 0)
+    assert searcher.compare(vectors[5:6], 1)[1].tolist() == [[0]]

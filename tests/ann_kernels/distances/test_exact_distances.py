@@ -117,6 +117,15 @@ def test_a_bound_is_never_above_the_distance(
                 assert bound.may_be_within(distances)[:, row].all()
 
 
+@pytest.mark.parametrize("count", [2, 40])
+def test_a_bound_of_rounded_rows_leaves_room_for_what_rounding_has_moved(count: int) -> None:
+    raw = np.random.default_rng(0).standard_normal((40, 24)).astype(np.float32)
+    queries = prepare_exact(raw[:count].astype(np.float64), Metric.COSINE)
+    ((rows, bound_of),) = lower_bounds.bounds_of(prepare(raw, Metric.COSINE), count, Metric.COSINE, rounded=True)
+    assert len(rows) == 40
+    assert np.array_equal(bound_of(queries).may_be_within(np.zeros(count)), np.eye(count, 40)), "each finds itself"
+
+
 @pytest.mark.parametrize(("rows", "query"), [(1e-24, 1e20), (1e20, 1e-30), (1e-30, 1e-8), (1e17, 1e-43)])
 def test_a_bound_of_products_holds_where_squares_or_lengths_vanish(rows: float, query: float) -> None:
     """What is lost in the length of a row or of a query is not lost in their product."""

@@ -11,6 +11,7 @@ from icepuffin.ann_kernels.distances.exact_distances import as_float64
 from icepuffin.ann_kernels.graphs.block_search import (
     Beam,
     Results,
+    _widened,
     new_candidate_lists,
     new_scratch,
     rank_block,
@@ -26,6 +27,15 @@ NODES, DEGREE = 60, 6
 DEVIATIONS = 6
 SAMPLED = 8
 FLOATS = [Metric.L2, Metric.COSINE, Metric.INNER_PRODUCT]
+
+
+def test_a_beam_is_widened_by_the_share_of_live_nodes_that_it_met() -> None:
+    keys = np.array([_plain_sort_key(np.float32(1), node) for node in range(30)])
+    half = np.array([0x5555_5555], np.uint64)
+    for meeting, widest, width, met in ((16, 100, 46, 15), (16, 45, 45, 15), (15, 100, 0, 15), (60, 100, 80, 15)):
+        work = np.zeros(4, np.int64)
+        assert _widened(half, keys, 30, 40, (5, widest, meeting, 10), work) == width
+        assert work[2] == met
 
 
 def whole_numbers(count: int, seed: int) -> np.ndarray:

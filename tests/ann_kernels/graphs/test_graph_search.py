@@ -78,6 +78,13 @@ def test_robust_prune_is_the_papers(seed: int, limit: int, alpha: float) -> None
     assert out[:count].tolist() == expected
 
 
+def test_a_node_is_no_neighbour_of_its_own() -> None:
+    space, out = FloatSpace(read_only(np.array([[0], [1], [5]], np.float32))), np.empty(3, np.int32)
+    candidates = PruneCandidates(np.array([2, 0, 1], np.int32), np.array([25, 0, 1], np.float32))
+    assert robust_prune(space, 0, candidates, 3, np.float32(4), out, np.empty(0, np.int8)) == 2
+    assert out[:2].tolist() == [1, 2]
+
+
 @pytest.mark.parametrize("metric", METRICS)
 def test_a_graph_finds_the_nearest(metric: Metric) -> None:
     vectors, queries = (prepare(clustered(count, 24, seed=seed), metric) for count, seed in ((2000, 0), (50, 1)))

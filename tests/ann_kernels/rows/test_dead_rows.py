@@ -28,6 +28,15 @@ def test_nodes_of_emptied_files_and_of_deleted_rows_are_no_longer_live(
     assert len(counts) > max(slots, default=0)
 
 
+def test_a_row_is_gone_by_its_file_or_its_position() -> None:
+    rows = DeadRows(np.array([3], np.uint32), {0: np.array([1, 9]), 2: np.array([0])})
+    slots = np.array([0, 0, 0, 0, 1, 2, 2, 3], np.uint32)
+    is_live = np.ones(8, bool)
+    counts, removed = rows.remove(slots, np.array([0, 1, 9, 10, 1, 0, 1, 5]), is_live)
+    assert is_live.tolist() == [True, False, False, True, True, False, True, False]
+    assert (counts.tolist(), removed.tolist()) == ([4, 1, 2, 1], [2, 0, 1, 1])
+
+
 def test_arrays_of_other_lengths_and_negative_positions_are_refused() -> None:
     rows = DeadRows(np.array([1], np.uint32), {})
     slots, positions = np.zeros(3, np.uint32), np.zeros(3, np.int64)

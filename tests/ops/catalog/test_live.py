@@ -18,7 +18,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField
 
 from examples.demo.row_deletes import append_position_deletes, commit_delete_files
-from icepuffin.ops.errors import IcepuffinError, TableFaultError
+from icepuffin.ops.errors import ArgumentError, IcepuffinError, TableFaultError
 from icepuffin.ops.model import NO_SNAPSHOT, DeleteFile, DeleteKind, LiveFile, SnapshotId
 from icepuffin.ops.rows.datafile import DataFileError
 from icepuffin.ops.storage import open_storage
@@ -298,7 +298,7 @@ def test_a_file_is_of_the_commit_that_its_entry_names_and_of_none_where_it_names
     assert (file.added_by, file.sequence_number, file.file_sequence_number) == (NO_SNAPSHOT, 0, 5)
 
 
-@pytest.mark.parametrize("error", [EqualityDeletesError, TableFaultError, UnknownSnapshotError])
+@pytest.mark.parametrize("error", [ArgumentError, EqualityDeletesError, TableFaultError, UnknownSnapshotError])
 def test_what_only_another_table_or_argument_mends_is_not_tried_again(error: type[IcepuffinError]) -> None:
     assert not error("").retryable
 

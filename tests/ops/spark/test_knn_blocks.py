@@ -15,6 +15,7 @@ from icepuffin.ops.model import FileNumber
 from icepuffin.ops.rows.candidates import Candidates
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.indexed.worker import FileCandidates, SearchShare
+from icepuffin.ops.search.source_answer import SourceAnswer
 from icepuffin.ops.spark import knn_blocks
 from icepuffin.ops.spark.knn_blocks import (
     EXPECTED,
@@ -23,10 +24,13 @@ from icepuffin.ops.spark.knn_blocks import (
     FileRows,
     Join,
     Row,
+    ShareAnswer,
+    WholeBlock,
     digest_of_names,
     finish,
     last_stage,
     read,
+    select,
     split,
 )
 from tests.conftest import queries
@@ -89,6 +93,28 @@ def test_a_block_has_few_bytes_however_wide_its_rows_are(monkeypatch: pytest.Mon
         assert [block.num_rows for block in blocks] == rows_per_block
         assert [number for block in blocks for number in block[ROW_HASH].to_pylist()] == [*range(12)]
         assert names(join, [rows]) == names(join, [rows.slice(0, 5), rows.slice(5)])
+
+
+def test_a_block_is_full_by_its_rows_and_their_queries_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [left_rows([number]).drop_columns(["facts"]) for number in range(7)]
+    size = max(row.nbytes for row in rows)
+    monkeypatch.setattr(knn_blocks, "_query_bytes", lambda _: size)
+    monkeypatch.setattr(knn_blocks, "BLOCK_BYTES", 7 * size)
+    assert [block.num_rows for block in knn_blocks._blocks(replace(JOIN, block_rows=8), rows)] == [3, 3, 1]
+    whole = pa.Table.from_batches(rows).combine_chunks()
+    assert knn_blocks._fitting(whole, 7, whole.slice(0, 4).nbytes + 4 * 10_000, 10_000) == 4
+
+
+def test_a_query_may_be_a_list_of_numbers_or_a_number_for_each_bit() -> None:
+    assert knn_blocks._query_bytes(pa.array([[1.0, 2.0, 3.0]])) == 3 * 8
+    assert knn_blocks._query_bytes(pa.array([b"abc"])) == 3 * 8 * 8
+    assert knn_blocks._query_bytes(pa.array([], pa.binary())) == 0
+
+
+def test_each_share_has_tasks_of_its_own_among_which_blocks_are_divided() -> None:
+    join = replace(JOIN, shares=(SearchShare(),) * 3, lanes=2)
+    rows = [row for batch in split(join, 0, [left_rows(range(12))]) for row in batch.to_pylist()]
+    assert [row["part"] for row in rows] == [0, 2, 4, 1, 3, 5, 0, 2, 4]
 
 
 @pytest.mark.parametrize(
@@ -201,6 +227,29 @@ def test_a_block_is_finished_with_the_rows_of_its_data_files() -> None:
 def test_a_block_whose_data_files_do_not_fit_is_refused(whole: bool, files: dict[int, list[int]]) -> None:
     with pytest.raises(QueryError, match=DIFFERS):
         finished(whole, files)
+
+
+def test_each_data_file_is_read_by_tasks_of_its_own_among_which_blocks_are_divided() -> None:
+    """Else a task would read the row groups of several files for each block."""
+    worker = SimpleNamespace(job=SimpleNamespace(live=SimpleNamespace(files=range(3))))
+    join = replace(JOIN, job=SimpleNamespace(worker=lambda: worker), parts=6)  # type: ignore[arg-type]
+    candidates = Candidates(np.array([[0, 1], [2, 1]]), np.array([[3, 5], [8, 6]]), np.zeros((2, 2)))
+    answer = ShareAnswer(SourceAnswer(candidates, 2, "scan"), None, WholeBlock(2, None, b""))
+    rows = select(join, [Row(f"block {number}", 0, 0, answer) for number in range(20)])
+    parts: dict[int, set[int]] = {}
+    for row in knn_blocks._rows(rows):
+        parts.setdefault(row.number, set()).add(row.part)
+    assert {file: parts[file] for file in range(3)} == {0: {0, 1}, 1: {2, 3}, 2: {4, 5}}
+
+
+def test_distances_that_were_computed_from_data_files_are_those_of_their_rows() -> None:
+    candidates = Candidates(np.array([[0, 2], [0, -1]]), np.array([[3, 5], [8, -1]]), np.zeros((2, 2)))
+    files = [
+        Row("a", 0, file, FileRows(np.zeros(len(own), np.int64), None, np.array(own)))
+        for file, own in ((0, [4.0, 2.0]), (2, [3.0]))
+    ]
+    ranked = knn_blocks._with_distances(candidates, files)
+    assert (ranked.files.tolist(), ranked.distances.tolist()) == ([[2, 0], [0, -1]], [[3, 4], [2, np.inf]])
 
 
 def test_the_queries_that_ranked_rows_of_a_file_are_not_sent_to_the_last_stage() -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -170,6 +170,26 @@ def test_places_are_kept_by_classic_sessions_whose_executors_stay(
     runner = SparkRunner(session, keep_places=keep_places)  # type: ignore[arg-type]
     assert runner.in_place().keeps_places == expected
     assert not runner.keeps_places
+
+
+def test_what_tasks_carry_is_just_under_what_pyspark_and_spark_send_otherwise() -> None:
+    assert spark_runner.CARRIED_BYTES + broadcasts.INLINE_BYTES == 15 / 16 * 2**20
+    assert spark_runner.BROADCAST_BYTES == 7 / 8 * 2**27
+
+
+def test_data_is_broadcast_by_a_classic_session_where_it_is_large() -> None:
+    classic: Any = SimpleNamespace(_jsc=None, sparkContext=SimpleNamespace(broadcast=len))
+    connect: Any = SimpleNamespace()
+    most = bytes(broadcasts.INLINE_BYTES)
+    assert [broadcasts._broadcast(classic, data) for data in (b"", most, most + b"1")] == [b"", most, len(most) + 1]
+    assert broadcasts._broadcast(connect, most + b"1") == most + b"1"
+
+
+def test_tasks_come_in_batches_of_few_bytes_and_a_large_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(pickle.dumps(bytes(1_000)))
+    monkeypatch.setattr(spark_runner, "_BATCH_BYTES", 3 * size)
+    calls = spark_runner._calls(dict(enumerate([bytes(1_000)] * 4 + [bytes(9_000), b""])), ())
+    assert [batch["number"].to_pylist() for batch in calls.to_batches()] == [[0, 1, 2], [3], [4], [5]]
 
 
 def test_a_session_is_opened_once() -> None:

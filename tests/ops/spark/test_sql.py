@@ -9,6 +9,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import create_index
 from icepuffin.ops.search import QueryError, open_index
 from tests.conftest import STORAGE, make_rows, queries
@@ -173,3 +174,24 @@ def test_an_argument_that_is_no_constant_is_refused_with_what_works() -> None:
     variable = AnalyzeArgument(dataType=IntegerType(), value=None, isTable=False, isConstantExpression=False)
     with pytest.raises(QueryError, match=r"k is to be a constant: write it into the text; .* FROM queries, LATERAL"):
         _constant("k", variable)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("db.t", "has no index"), ("test.db.t", "has no index"), ("test.t", "no table test.t"), ("t", "names no table")],
+)
+def test_the_name_of_the_catalog_may_stand_before_a_table_with_its_namespace(
+    sql_catalog: Catalog, table_factory: Callable[..., Table], name: str, message: str
+) -> None:
+    from pyspark.sql.types import StringType  # noqa: PLC0415
+    from pyspark.sql.udtf import AnalyzeArgument  # noqa: PLC0415
+
+    from icepuffin.ops.spark.table_function import TableFunctionSettings, plan  # noqa: PLC0415  imports pyspark
+
+    table_factory()
+    settings = TableFunctionSettings("test", dict(sql_catalog.properties), STORAGE)
+    named, index = (
+        AnalyzeArgument(StringType(), text, isTable=False, isConstantExpression=True) for text in (name, "e")
+    )
+    with pytest.raises(IcepuffinError, match=message):
+        plan(settings, named, index, index, {})
