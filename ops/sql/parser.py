@@ -40,6 +40,8 @@ _PASSAGE = re.compile(
 backslash escapes nothing; one at the end of a line takes the next line into the comment
 """
 _BRACKET = re.compile(r"/\*(?!\+)|\*/")
+_DOTTED = re.compile(rf"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|((?!\d){_PART}(?:\s*\.\s*{_PART})+)|`[^`]*`""", re.DOTALL)
+"""What is quoted, or a name of several parts, its group"""
 _EXPLAIN = re.compile(
     r"\s*EXPLAIN\s+(?:(?P<analyze>ANALYZE)\s+|(?:EXTENDED|FORMATTED|COST|CODEGEN)\s+)?(?P<rest>.+)",
     re.IGNORECASE | re.DOTALL,
@@ -113,9 +115,9 @@ def _text_and_tree(text: str, parameters: Mapping[str, Any] | Sequence[Any] | No
     try:
         trees = trees_of(named)
     except RecursionError:
-        return SparkStatement(named, TOO_DEEP, values, frozenset(values)), None
+        return SparkStatement(named, TOO_DEEP, values, frozenset(values), tables=_dotted(named)), None
     except NotIndexableError as error:
-        return SparkStatement(named, str(error), values, frozenset(values)), None
+        return SparkStatement(named, str(error), values, frozenset(values), tables=_dotted(named)), None
     except SqlglotError as error:
         raise _unreadable(text, error) from error
     if not trees:
@@ -134,7 +136,13 @@ def _text_and_tree(text: str, parameters: Mapping[str, Any] | Sequence[Any] | No
         for table in (*trees[0].find_all(exp.Table), *arguments)  # arguments: of a table function, TABLE(ns.t)
         if all(isinstance(part, exp.Identifier) for part in table.parts)  # not a function
     )
-    return SparkStatement(named, "", values, placeholders, hints, tables), trees[0]
+    return SparkStatement(named, "", values, placeholders, hints, tables or _dotted(named)), trees[0]
+
+
+def _dotted(text: str) -> frozenset[str]:
+    """The names of several parts in a text whose tables no tree shows, quoted: those of tables are among them."""
+    names = (re.findall(_PART, name) for name in _DOTTED.findall(text) if name)
+    return frozenset(".".join(part if part[0] == "`" else f"`{part}`" for part in parts) for parts in names)
 
 
 def _without_comments(text: str) -> str:

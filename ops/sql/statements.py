@@ -132,7 +132,8 @@ class SparkStatement:
     hints: tuple[str, ...] = field(default=(), compare=False)
     """Names of its hints to a search, which Spark would ignore"""
     tables: frozenset[str] = field(default=frozenset(), compare=False)
-    """Names in the places of tables, quoted: of tables, and of what the statement itself defines"""
+    """Names in the places of tables, quoted: of tables, and of what the statement itself defines. All names of several
+    parts where the statement has no tree of tables"""
 
 
 Statement = Nearest | CreateIndex | RefreshIndex | DropIndex | ShowIndexes | Explain | SparkStatement

@@ -380,7 +380,11 @@ def test_a_comment_begins_behind_a_raw_text_that_ends_in_a_backslash() -> None:
         ("DELETE FROM a.t WHERE i IN (SELECT i FROM b.u)", {"`a`.`t`", "`b`.`u`"}),
         ("UPDATE a.t SET x = 1", {"`a`.`t`"}),
         ("SELECT * FROM f(TABLE(a.b.t), x => table(b.u), y => upper(c.z))", {"`a`.`b`.`t`", "`b`.`u`"}),
-        ("SELECT * FROM range(5)", set()),
+        ("SELECT 1.5 FROM range(5)", set()),
+        ("ALTER TABLE a.b.t CREATE TAG `x.y`", {"`a`.`b`.`t`"}),
+        ("SHOW CREATE TABLE a . `b.c` . t", {"`a`.`b.c`.`t`"}),
+        ("SELECT count(*) FROM STREAM(a.t)", {"`a`.`t`"}),
+        ("FROM a.b.t |> WHERE x = 'it''s no.table' |> JOIN b.u USING (i)", {"`a`.`b`.`t`", "`b`.`u`"}),
     ],
 )
 def test_a_statement_for_spark_names_the_tables_that_it_reads_or_writes(text: str, tables: set[str]) -> None:
