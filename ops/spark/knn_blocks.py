@@ -446,8 +446,8 @@ def last_stage(
 
 def _differs() -> QueryError:
     return QueryError(
-        "the left side was not the same when Spark computed it again, as rand() or a limit without an order is not: "
-        "write it to a table or checkpoint it, then join that"
+        "the left side was not the same when Spark computed it again, as rand(), dropDuplicates of some columns or a "
+        "limit without an order is not: write it to a table or checkpoint it, then join that"
     )
 
 

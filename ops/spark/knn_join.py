@@ -217,9 +217,9 @@ def _in_order(left: DataFrame, join: Join) -> DataFrame:
     """The left side with `ROW_HASH`, in an order that depends on each partition's set of rows alone.
 
     Columns are called by numbers: PySpark's `mapInArrow` takes a name with a dot or a backtick for a path.
-    Rows of one hash are alike. `xxhash64` skips nulls, so that a value and a null next to it could change places, and
-    has no bounds between nested values: as texts these have both. The vector, which has neither nulls nor another
-    length, comes first.
+    Rows of one hash are alike, but for the sign of a zero, as in SQL. `xxhash64` skips nulls, so that a value and a
+    null next to it could change places, and has no bounds between nested values: as texts these have both. The vector,
+    which has neither nulls nor another length, comes first.
     """
     numbered = {name: f"column_{number}" for number, name in enumerate(left.columns)}
     hashed = [numbered[join.vector]]

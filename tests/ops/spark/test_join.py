@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -353,8 +354,14 @@ def shuffle_files(spark: "SparkSession") -> list[str]:
     return [*environment.blockManager().diskBlockManager().localDirsString()]
 
 
-def test_a_left_side_whose_joins_spark_plans_anew_is_not_refused(spark: "SparkSession", table: Table) -> None:
+def test_a_left_side_whose_joins_spark_plans_anew_is_computed_once(
+    spark: "SparkSession", table: Table, tmp_path: Path
+) -> None:
     """Spark takes a join for one of a broadcast once it knows the sizes, and other partitions with it."""
+
+    def mark(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        (tmp_path / uuid4().hex).touch()
+        yield from batches
 
     settings = {
         "spark.sql.adaptive.enabled": "true",
@@ -368,10 +375,13 @@ def test_a_left_side_whose_joins_spark_plans_anew_is_not_refused(spark: "SparkSe
         for name, value in settings.items():
             spark.conf.set(name, value)
         names = spark.range(64).selectExpr("id AS number", "id % 9 AS label").groupBy("label").count()
-        left = left_side(spark, 64, 2).dropDuplicates(["number"]).selectExpr("*", "number % 9 AS label")
-        left = left.join(names, "label")
-        rows = joined(left, open_index(table, DEFINITION, storage=STORAGE), k=2)
+        left = (
+            left_side(spark, 64, 2).groupBy("number").agg({"query": "first"}).withColumnRenamed("first(query)", "query")
+        )
+        left = left.selectExpr("*", "number % 9 AS label").join(names, "label")
+        rows = joined(left.mapInArrow(mark, left.schema), open_index(table, DEFINITION, storage=STORAGE), k=2)
         assert sorted(rows.rows.select("number").toArrow()["number"].to_pylist()) == sorted([*range(64)] * 2)
+        assert len([*tmp_path.iterdir()]) == 3
     finally:
         for name, old in before.items():
             if old is None:
