@@ -40,7 +40,7 @@ class RowSample:
     """Shares of the rows in new files, by a sample."""
 
     with_vector: float = 0.0
-    """Share of the rows that have a vector"""
+    """Share of the live rows that have a vector"""
     shared: float = 0.0
     """Share of their vectors that a version has: by their content hashes"""
 
@@ -241,20 +241,27 @@ def sample_new_rows(
     field_id: int,
     storage: StorageConfig,
     *,
+    deleted: Mapping[str, npt.NDArray[np.int64]] | None = None,
     among: Sequence[npt.NDArray[np.int64]] | None = None,
 ) -> RowSample:
-    """How many rows of new `files` have a vector, and how many of these `base` has, by a sample of at most 512 rows.
+    """How many live rows of new `files` have a vector, and how many of these `base` has, by a sample of at most 512.
 
-    `among`: the nodes that count, by shard. Default: all. Reads the hashes of all shards, 8 bytes per node. Vectors
-    that cannot be read count as unknown: the build names them. Raises StorageError, PuffinError, DataFileError.
+    `deleted`: the deleted rows of the files, by path; None: they are read, of the files in the sample. `among`: the
+    nodes that count, by shard. Default: all. Reads the hashes of all shards, 8 bytes per node. Vectors that cannot be
+    read count as unknown: the build names them. Raises StorageError, PuffinError, DataFileError.
     """
     from icepuffin.ops.shards.shard_reader import open_shard  # noqa: PLC0415  numba, which few plans need
 
-    new = [file for file in files if file.record_count]
+    rows_of = {file.path: file.record_count if deleted is None else live_rows(file, deleted) for file in files}
+    new = [file for file in files if rows_of[file.path]]
     rng = np.random.default_rng(len(new))
-    drawn = [(*_sample(new[index], rng, schema, field_id, storage), weight) for index, weight in _chosen(new, rng)]
-    rows = sum(weight for _, count, weight in drawn if count)
-    samples = [(hashes, len(hashes) / count * weight) for hashes, count, weight in drawn if len(hashes)]
+    chosen = [(new[index], weight) for index, weight in _chosen([rows_of[file.path] for file in new], rng)]
+    if deleted is None:
+        deleted = deleted_by_file(lambda path: open_storage(path, storage), (file for file, _ in chosen))
+        chosen = [(file, weight) for file, weight in chosen if live_rows(file, deleted)]
+    drawn = [(*_sample(file, deleted[file.path], rng, schema, field_id, storage), weight) for file, weight in chosen]
+    rows = sum(weight for *_, weight in drawn)
+    samples = [(hashes, share * weight) for hashes, share, weight in drawn if len(hashes)]
     if not samples:
         return RowSample()
     sampled = np.concatenate([hashes for hashes, _ in samples])
@@ -273,10 +280,14 @@ def sample_new_rows(
     return RowSample(sum(weights) / rows, float(np.average(shares, weights=weights)))
 
 
-def _chosen(files: Sequence[LiveFile], rng: np.random.Generator) -> list[tuple[int, int]]:
-    """(index, weight) of the files in a sample: a large file stands for more rows than a small one."""
-    counts = [file.record_count for file in files]
-    if len(files) <= _FILES:
+def live_rows(file: LiveFile, deleted: Mapping[str, npt.NDArray[np.int64]]) -> int:
+    """Rows of a file without its deleted ones, by path: a delete file may name rows that its file has not."""
+    return file.record_count - int(np.searchsorted(deleted[file.path], file.record_count))
+
+
+def _chosen(counts: Sequence[int], rng: np.random.Generator) -> list[tuple[int, int]]:
+    """(index, weight) of the files in a sample, by their rows: a large file stands for more rows than a small one."""
+    if len(counts) <= _FILES:
         return list(enumerate(counts))
     drawn = (np.arange(_FILES) + rng.random()) / _FILES * sum(counts)  # each file as likely as it has rows
     chosen, times = np.unique(np.searchsorted(np.cumsum(counts), drawn, side="right"), return_counts=True)
@@ -284,17 +295,37 @@ def _chosen(files: Sequence[LiveFile], rng: np.random.Generator) -> list[tuple[i
 
 
 def _sample(
-    file: LiveFile, rng: np.random.Generator, schema: Schema, field_id: int, storage: StorageConfig
-) -> tuple[npt.NDArray[np.uint64], int]:
-    """(content hashes of the vectors among some rows of a file, number of these rows)."""
+    file: LiveFile,
+    deleted: npt.NDArray[np.int64],
+    rng: np.random.Generator,
+    schema: Schema,
+    field_id: int,
+    storage: StorageConfig,
+) -> tuple[npt.NDArray[np.uint64], float]:
+    """(content hashes of some vectors of a file's live rows, share of its live rows that have a vector).
+
+    They are among the first rows of a row group. Where none of these has one, the file is read until a row has: writers
+    put nulls first, and deletes name whole ranges.
+    """
     from icepuffin.ops.tasks.vectors import content_hashes  # noqa: PLC0415  numba, which few plans need
 
-    opened = DataFile(open_storage(file.path, storage), file, schema, [field_id])
-    rows = opened.first(_ROWS_PER_FILE, int(rng.integers(opened.groups))) if opened.groups else None
-    if rows is None:
-        return np.empty(0, np.uint64), 0
-    column = rows.column(0).drop_null()
+    store = open_storage(file.path, storage)
+    opened = DataFile(store, file, schema, [field_id])
+    column, seen = pa.array([]), 0
+    if opened.groups and (rows := opened.first(_ROWS_PER_FILE, group := int(rng.integers(opened.groups)))) is not None:
+        positions = opened.start(group) + np.arange(rows.num_rows)
+        live = rows.column(0).filter(pa.array(~np.isin(positions, deleted)))
+        column, seen = live.drop_null(), len(live)
+    if not len(column):
+        seen = 0
+        for batch in read_live(store, file, schema, [field_id], deleted=deleted):
+            column, seen = batch.columns.column(0).drop_null(), seen + batch.columns.num_rows
+            if len(column):
+                break
+    if not len(column):
+        return np.empty(0, np.uint64), 0.0
+    share, column = len(column) / seen, column[:_ROWS_PER_FILE]
     try:
-        return content_hashes(exact_vectors(column, None, element_type_of(schema, field_id))), rows.num_rows
+        return content_hashes(exact_vectors(column, None, element_type_of(schema, field_id))), share
     except VectorColumnError:
-        return np.zeros(len(column), np.uint64), rows.num_rows
+        return np.zeros(len(column), np.uint64), share

@@ -208,14 +208,13 @@ def _moved_fraction(
     """Share of the arriving rows that a node without a row has the vector of, by a sample; it is 1 for rows of files
     that the base version covers.
     """
-    arriving = _live_rows(plan.added)
-    files = plan.changes.new
-    new = _live_rows(files)
     share = plan.shared_fraction
     if share is None or any(len(now) < entry.count for now, entry in zip(dead, base.routing.shards, strict=True)):
+        arriving, files = _live_rows(plan.added), plan.changes.new
+        new = _live_rows(files)
         sample = sample_new_rows(base, files, plan.schema, plan.field_id, storage, among=dead) if new else None
-        share = sample.shared if sample else 0.0
-    return (share * new + arriving - new) / max(1, arriving)
+        share = ((sample.shared if sample else 0.0) * new + arriving - new) / max(1, arriving)
+    return share
 
 
 def _live_rows(files: Sequence[LiveFile]) -> int:

@@ -29,10 +29,12 @@ from icepuffin.ops.index.planning.changes import (
     column_names,
     files_mapped_since,
     find_changes,
+    live_rows,
     sample_new_rows,
 )
 from icepuffin.ops.index.planning.current_versions import distances_text
 from icepuffin.ops.index.planning.dead_nodes import DeadNodes, find_dead_nodes
+from icepuffin.ops.index.planning.deleted_rows import deleted_rows
 from icepuffin.ops.index.versions.version_format import build_id_of
 from icepuffin.ops.index.versions.version_reader import (
     OpenVersion,
@@ -91,7 +93,7 @@ class VersionPlan:
     dead: DeadNodes | None = None
     """Nodes of the base version without a row, where their number decided; None where they were not looked for"""
     shared_fraction: float | None = None
-    """Share of the rows in new files that the base version has, by a sample; None where none was taken"""
+    """Share of the rows in files that are read that the base version has, by a sample; None where none was taken"""
     other_error: IcepuffinError | None = None
     """Error of the other way, a refresh before this build or a build before this refresh; None where none was tried"""
 
@@ -341,22 +343,22 @@ def _refresh_or_build(run: RunContext, plan: VersionPlan, base: OpenVersion, *, 
     changes = find_changes(run, base, plan.live)
     covered = covered_paths(base)
     slots = frozenset(covered.values()).difference(changes.emptied_slots)
-    slots |= {covered[relative_to(path, plan.live.location)] for path in changes.reread}
-    arriving: float = plan.live.record_count - sum(base.routing.files[slot].rows for slot in slots)
+    arriving: float = sum(file.record_count for file in changes.added)  # at most
     staying, dead = sum(base.routing.files[slot].live_rows for slot in slots), None  # at most
     if _is_in_doubt(slots, base, changes, staying, arriving):
         dead = find_dead_nodes(run, changes, base)
-        staying = _live_nodes(slots, base, changes, dead)
-    share = _share(staying, arriving, 0.0)
+        staying = _live_nodes(base, dead)
+    share = _share(staying, arriving, 0.0) if arriving else 1.0
     how, sampled = "files", None
     if share < SHARED_ENOUGH:  # compaction, or a table written anew: the rows may still be the old ones
-        sample = sample_new_rows(base, changes.new, plan.schema, plan.field_id, run.storage)
-        arriving *= sample.with_vector or 1.0  # rows without a vector may come first in their files
+        deleted = deleted_rows(changes.added, run.storage, run.runner)
+        sample = sample_new_rows(base, changes.added, plan.schema, plan.field_id, run.storage, deleted=deleted)
+        arriving = sample.with_vector * sum(live_rows(file, deleted) for file in changes.added)
         sampled = sample.shared
         share = _share(staying, arriving, sampled)
         if share >= SHARED_ENOUGH and dead is None:
             dead = find_dead_nodes(run, changes, base)
-            share = _share(_live_nodes(slots, base, changes, dead), arriving, sampled)
+            share = _share(_live_nodes(base, dead), arriving, sampled)
         how = "vectors, by a sample,"
     if share < SHARED_ENOUGH:
         return replace(plan, reason=f"the nearest version shares only {share:.0%} of the rows: a new build is better")
@@ -380,14 +382,13 @@ def _is_in_doubt(slots: frozenset[FileSlot], base: OpenVersion, changes: Changes
 
 
 def _share(staying: int, arriving: float, sampled: float) -> float:
-    """Share of live rows with a vector that the version has. `sampled`: that of the arriving ones."""
-    return (staying + arriving * sampled) / (staying + arriving) if arriving else 1.0
+    """Share of live rows with a vector that the version has; 0 of none. `sampled`: that of the arriving ones."""
+    return (staying + arriving * sampled) / (staying + arriving) if staying + arriving else 0.0
 
 
-def _live_nodes(slots: frozenset[FileSlot], base: OpenVersion, changes: Changes, dead: DeadNodes) -> int:
-    """Nodes of the version whose rows are still there, and those of the files of `slots` that are read again."""
-    reread = sum(base.routing.files[slot].live_rows for slot in slots.intersection(changes.emptied_slots))
-    return reread + sum(entry.count - len(nodes) for entry, nodes in zip(base.routing.shards, dead.nodes, strict=True))
+def _live_nodes(base: OpenVersion, dead: DeadNodes) -> int:
+    """Nodes of the version whose rows are still there, at their addresses."""
+    return sum(entry.count - len(nodes) for entry, nodes in zip(base.routing.shards, dead.nodes, strict=True))
 
 
 def _refresh_balls(run: RunContext, plan: VersionPlan, base: OpenVersion) -> VersionPlan:

@@ -49,6 +49,7 @@ from icepuffin.ops.search import Coverage, exact_search, open_index
 from icepuffin.ops.sql.sql_session import SqlSession
 from icepuffin.ops.storage import RefusedError, StorageError, open_storage
 from icepuffin.ops.storage.local_storage import LocalStorage
+from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import RunContext
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -233,6 +234,47 @@ def test_new_rows_without_a_vector_are_no_reason_to_build_anew(table: Table) -> 
     table.append(pa.concat_tables([(new if row % 8 == 0 else without).slice(row, 1) for row in range(4 * ROWS)]))
     report = index_head(table)
     assert (report.action, report.inserted) == (Action.REFRESHED, ROWS // 2)
+
+
+def test_deleted_rows_of_new_files_are_not_shared_with_the_version(table: Table) -> None:
+    """A compaction and an update came since: the compacted file has the old vectors, and no live row."""
+    table.overwrite(table.scan().to_arrow())
+    update_by_deletes(table, second_model(24))
+    assert refreshed(table).action is Action.BUILT
+    assert_right(table, second_model(24)[:8], Coverage.EXACT_VERSION)
+
+
+def test_rows_that_come_again_by_a_rollback_are_not_shared_with_the_version(
+    table_factory: Callable[..., Table],
+) -> None:
+    """The version has the file that they lie in, and none of them."""
+    table = table_factory()
+    table.append(make_rows(0, ROWS))
+    (old,) = table.metadata.snapshots
+    update_by_deletes(table, second_model(24))
+    index_head(table)
+    table.refresh().manage_snapshots().rollback_to_snapshot(old.snapshot_id).commit()
+    assert refreshed(table.refresh()).action is Action.BUILT
+    assert_right(table, vectors_of(np.arange(8)), Coverage.EXACT_VERSION)
+
+
+def test_rows_that_are_updated_again_and_again_are_no_reason_to_build_anew(table: Table) -> None:
+    for _ in range(6):
+        head = table.refresh().metadata.current_snapshot_id
+        newest = max(live_files(table, head).files, key=lambda file: file.sequence_number)
+        append_position_deletes(table, {newest.path: np.arange(60)})
+        table.refresh().append(rows_of(second_model(16, 0, 60), 0, 60))
+    report = index_head(table)
+    assert (report.action, report.rows, report.inserted) == (Action.REFRESHED, ROWS, 60)
+
+
+def test_a_compaction_with_nulls_first_is_no_reason_to_build_anew(table_factory: Callable[..., Table]) -> None:
+    table, rows = table_factory(), pa.concat_tables([rows_of(None, ROWS, 2 * ROWS), make_rows(0, ROWS)])
+    table.append(rows)
+    index_head(table)
+    table.refresh().overwrite(rows)
+    report = index_head(table)
+    assert (report.action, report.remapped, report.inserted) == (Action.REFRESHED, ROWS, 0)
 
 
 def test_nodes_that_were_found_to_decide_are_not_looked_for_again(
