@@ -13,7 +13,7 @@ from pyiceberg.table import Table, TableProperties
 
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions
+from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.catalog.read_restrictions import pyiceberg_table, requested_restrictions
 from icepuffin.ops.catalog.restricted_tables import ReadRestrictions, RestrictedTableError, restriction_error
@@ -25,6 +25,7 @@ from icepuffin.ops.index.definitions.index_definition import DefinitionError, In
 from icepuffin.ops.index.errors import EarlierLayoutError, NotAnIndexError
 from icepuffin.ops.index.planning.changes import files_mapped_since
 from icepuffin.ops.index.planning.current_versions import distances_text
+from icepuffin.ops.index.planning.version_plan import nearest_first
 from icepuffin.ops.index.versions.tuning_record import PREFIX as TUNING
 from icepuffin.ops.index.versions.version_reader import (
     OpenVersion,
@@ -54,6 +55,7 @@ from icepuffin.ops.table.live_files import live_files, require_resolvable_delete
 from icepuffin.ops.table.row_deletes import fingerprint
 from icepuffin.ops.table.snapshots import (
     SnapshotName,
+    ancestor_ids,
     is_head_of_main,
     resolve_snapshot,
     schema_at,
@@ -63,8 +65,6 @@ from icepuffin.ops.tasks.task_runner import TaskRunner
 from icepuffin.puffin.errors import PuffinError
 
 _BALLS = "the index has no graphs"
-_MAX_VERSIONS_OPENED = 16
-"""Versions that are opened for a snapshot without its own: those of the snapshots nearest to it in the history"""
 
 
 def open_index(
@@ -407,19 +407,17 @@ def _choose_version(target: SearchTarget, definition: IndexDefinition, opening: 
     if opening.stale is StalePolicy.EXACT:
         _require_current(broken, target, definition)
         return replace(choice, why="the snapshot has no version of its own, and the policy is to scan then")
-    distances = distances_text(definition, target.field_id)
-
-    def distance(version: DerivedVersion) -> tuple[bool, int]:
-        """Sort key: versions that are known not to fit come last."""
-        apart = abs(version.base_sequence_number - live.sequence_number)
-        return not version.may_have(distances), apart
-
-    newest_first = reversed(versions)  # in format v1 all are equally near
-    nearest = sorted(newest_first, key=distance)
-    others = [version for version in nearest if not is_own(version, live.snapshot_id)][:_MAX_VERSIONS_OPENED]
+    others = nearest_first(
+        [version for version in versions if not is_own(version, live.snapshot_id)],
+        live.snapshot_id,
+        live.sequence_number,
+        distances_text(definition, target.field_id),
+        ancestor_ids(target.table, live.snapshot_id),
+    )
     opened, others_broken = open_versions(target.table, others, target.storage)
     shared = [(shared_rows(version, live), version) for version in opened if _fits(version, target)]
-    usable = [version for rows, version in sorted(shared, key=lambda pair: -pair[0]) if rows]
+    shared.sort(key=lambda pair: pair[0], reverse=True)
+    usable = [version for (_, most), version in shared if most]
     choice = _load_first(usable, (*choice.warnings, *map(str, others_broken)), target, opening)
     if choice.loaded is None:
         _require_current((*broken, *others_broken), target, definition)

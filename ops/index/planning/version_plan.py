@@ -164,7 +164,7 @@ def plan_version(
     must_verify = verify or not any(version.tags for version in versions)
     ancestors = ancestor_ids(table, snapshot_id)
     distances = distances_text(definition, plan.field_id)
-    nearest = nearest_first(versions, snapshot_id, live.sequence_number, distances)
+    nearest = nearest_first(versions, snapshot_id, live.sequence_number, distances, ancestors)
 
     def faults(version: DerivedVersion) -> tuple[str, ...]:
         if not must_verify:
@@ -188,7 +188,7 @@ def plan_version(
     # after a rewrite no version shares a file; then the last one of the snapshot's own ancestors is the most similar
     base = max(
         candidates,
-        key=lambda item: (shared_rows(item, live), item.bound.base_snapshot_id in ancestors),
+        key=lambda item: (shared_rows(item, live)[0], item.bound.base_snapshot_id in ancestors),
         default=None,
     )
     if base is not None and not definition.has_graphs:
@@ -253,17 +253,25 @@ def _comes_later(definition: IndexDefinition, then: Schema, now: Schema) -> bool
 
 
 def nearest_first(
-    versions: Sequence[DerivedVersion], snapshot_id: int, sequence_number: int, distances: str
+    versions: Sequence[DerivedVersion],
+    snapshot_id: int,
+    sequence_number: int,
+    distances: str,
+    ancestors: Collection[SnapshotId] = (),
 ) -> list[DerivedVersion]:
     """The versions that are considered as base: first those of the snapshot itself, then by the distance between the
-    snapshots' sequence numbers; behind all others those that are known to have other distances.
+    snapshots' sequence numbers; behind all others those that are known to have other distances. The nearest one of
+    `ancestors` is among them, however many versions a busy branch has.
     """
 
     def distance(item: DerivedVersion) -> tuple[bool, bool, int, int, int]:
         apart, differs = abs(item.base_sequence_number - sequence_number), not item.may_have(distances)
         return differs, item.base_snapshot_id != snapshot_id, apart, -item.sequence_number, -item.timestamp_ms
 
-    return nsmallest(MAX_BASES, versions, key=distance)
+    nearest = nsmallest(MAX_BASES, versions, key=distance)
+    own_line = (item for item in versions if item.base_snapshot_id in ancestors and item.may_have(distances))
+    ancestor = min(own_line, key=distance, default=None)
+    return nearest if ancestor is None or ancestor in nearest else [*nearest[:-1], ancestor]
 
 
 def _same_graphs(version: OpenVersion, definition: IndexDefinition) -> bool:

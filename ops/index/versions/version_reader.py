@@ -415,12 +415,19 @@ def without_files(version: OpenVersion, paths: Collection[str]) -> OpenVersion:
     return replace(version, routing=replace(version.routing, files=files))
 
 
-def shared_rows(version: OpenVersion, live: LiveFiles) -> int:
-    """Number of rows with a vector in the files of `live` that the version covers, less those that were deleted there:
-    later deletes are not counted.
+def shared_rows(version: OpenVersion, live: LiveFiles) -> tuple[int, int]:
+    """Number of rows with a vector in the files of `live` that the version covers: at least, and at most.
+
+    What deletes name counts as gone at least, and in each of the files that a delete file is about.
     """
-    covered = covered_paths(version)
-    return sum(version.routing.files[covered[path]].live_rows for path in same_files(version, live))
+    covered, least, most = covered_paths(version), 0, 0
+    named: dict[int, int] = {}  # rows by the tuple of deletes, which files share
+    for path, number in same_files(version, live).items():
+        file, rows = live.files[number], version.routing.files[covered[path]].live_rows
+        if id(file.deletes) not in named:
+            named[id(file.deletes)] = sum(delete.record_count for delete in file.deletes)
+        least, most = least + max(0, min(rows, file.record_count - named[id(file.deletes)])), most + rows
+    return least, most
 
 
 def covers_all_older_files(version: OpenVersion, live: LiveFiles) -> bool:

@@ -4,21 +4,23 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions
-from icepuffin.ops.index import IndexReport, NotAnIndexError, materialize_index
+from icepuffin.ops.index import Action, IndexReport, NotAnIndexError, materialize_index
 from icepuffin.ops.index.planning import version_plan
 from icepuffin.ops.index.planning.version_plan import nearest_first
 from icepuffin.ops.index.versions import version_reader
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.search import opening
+from icepuffin.ops.search import Coverage, open_index
 from icepuffin.ops.storage import ObjectMissingError, RefusedError, StorageError
 from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.table.snapshots import data_snapshots
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from tests.conftest import STORAGE, make_rows
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 
 
@@ -83,6 +85,34 @@ def test_a_rewrite_starts_from_its_own_branch(table: Table, head: int) -> None:
     assert answer_with_recall(table)[1] >= 0.96
 
 
+def test_rows_that_were_deleted_since_do_not_make_a_version_the_base(table: Table, head: int) -> None:
+    """Main has got other vectors by deletes: the branch's version has more rows of the files that both have."""
+    files = [task.file for task in table.scan().plan_files()]
+    append_position_deletes(table, {file.file_path: np.arange(290) for file in files})
+    table.refresh().append(make_rows(900, 1700))
+    index_head(table)
+    index_a_branch(table, head)
+    table.append(make_rows(1700, 1740))
+    reader = open_index(table.refresh(), DEFINITION, storage=STORAGE)
+    assert reader.search(queries(1), 5, columns=["id"]).profile.tail_rows == 40
+    report = index_head(table)
+    assert (report.action, report.inserted) == (Action.REFRESHED, 40)
+
+
+def test_nearer_versions_of_a_busy_branch_leave_room_for_that_of_an_ancestor(
+    table: Table, head: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.overwrite(make_rows(900, 1800))
+    index_head(table)
+    index_a_branch(table, head)
+    table.append(make_rows(1800, 1840))
+    monkeypatch.setattr(version_plan, "MAX_BASES", 1)
+    reader = open_index(table.refresh(), DEFINITION, storage=STORAGE)
+    assert reader.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    report = index_head(table)
+    assert (report.action, report.inserted) == (Action.REFRESHED, 40)
+
+
 def test_what_was_rolled_back_is_no_base_for_what_comes_next(table: Table, head: int) -> None:
     table.append(make_rows(900, 1200))
     index_head(table)
@@ -113,7 +143,7 @@ def test_a_backfill_does_not_lead_a_search_astray_either(
 ) -> None:
     index_snapshot(table, data_snapshots(table)[0].snapshot_id)
     table.refresh().append(make_rows(900, 940))
-    monkeypatch.setattr(opening, "_MAX_VERSIONS_OPENED", 1)
+    monkeypatch.setattr(version_plan, "MAX_BASES", 1)
     found, recall = answer_with_recall(table)
     of_head = next(item for item in index_versions(table.refresh(), "e") if item.base_snapshot_id == head)
     assert found.index_snapshot_id == of_head.index_snapshot_id

@@ -19,9 +19,10 @@ from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.index import create_index, materialize_index
 from icepuffin.ops.index.definitions.ddl import load_definition
+from icepuffin.ops.index.planning import version_plan
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.model import Action
-from icepuffin.ops.search import Coverage, open_exact, open_index, opening
+from icepuffin.ops.search import Coverage, open_exact, open_index
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import data_snapshots
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
@@ -324,7 +325,7 @@ def test_in_format_v1_the_newest_version_is_the_nearest(
     table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without sequence numbers nothing else tells which of more versions than are opened shares most rows."""
-    monkeypatch.setattr(opening, "_MAX_VERSIONS_OPENED", 1)
+    monkeypatch.setattr(version_plan, "MAX_BASES", 1)
     table = table_factory(**{"format-version": "1"})
     for first in (0, 100, 200):
         table.append(make_rows(first, first + 100))
