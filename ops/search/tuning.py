@@ -11,6 +11,7 @@ import numpy.typing as npt
 from icepuffin.ops.index.planning.sizes import sample_size
 from icepuffin.ops.index.versions.tuning_record import TuningRecord
 from icepuffin.ops.index.versions.version_reader import OpenVersion
+from icepuffin.ops.index.versions.version_sizes import fit_of
 from icepuffin.ops.recall.curves import (
     MEASURED_K,
     OVERSAMPLE,
@@ -58,7 +59,9 @@ class RecallModel:
     curve: tuple[Width, ...]
     """Recall curve of all shards together, for 10 rows"""
     routing: Mapping[int, tuple[Reach, ...]]
-    """Recall curves of the codebook, by the number of rows that each was measured for, ascending"""
+    """Recall curves of the codebook, by the number of rows that each was measured for, ascending; none where it no
+    longer fits the rows
+    """
     wide_curve: tuple[Width, ...] = ()
     """Recall curve of all shards together, for 100 rows; empty where a shard has none"""
     with_curve: int = 0
@@ -80,7 +83,7 @@ class RecallModel:
             ShardCentroids.from_codebook(table.codebook, table.partition_to_shard, opened.definition.metric),
             len(table.shards),
             combined([(widths(text), entry.live_rows) for text, entry in shards]),
-            _routing_curves(opened, rows),
+            _routing_curves(opened, rows) if fit_of(opened.bound.sizes).codebook_fits else {},
             combined([(widths(text, WIDE_K), entry.live_rows) for text, entry in shards]) if has_wide else (),
             sum(measured),
             len(measured) - sum(measured),

@@ -61,6 +61,13 @@ class LayoutFit:
         return ""
 
     @property
+    def codebook_fits(self) -> bool:
+        """Whether rows lie about as near to the centroids as when the codebook was trained. If not, what was measured
+        then of the shards that queries probe holds no longer.
+        """
+        return not self.distance > MAX_APART * self.built_distance > 0
+
+    @property
     def fault(self) -> str:
         """Reason for which the layout no longer fits, in words; empty where it does.
 
@@ -69,7 +76,7 @@ class LayoutFit:
         """
         if self._out_of_balance:
             return self._out_of_balance
-        if self.distance > MAX_APART * self.built_distance > 0:
+        if not self.codebook_fits:
             return (
                 f"the codebook no longer fits: rows lie {self.distance:.3g} from its centroids, "
                 f"{self.built_distance:.3g} when it was trained"

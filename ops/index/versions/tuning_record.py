@@ -4,6 +4,7 @@ Readers have the table's metadata anyway, so the record costs them no request. I
 as the one that it was measured with; a refresh leaves it as it is.
 """
 
+import hashlib
 import json
 import math
 import time
@@ -18,6 +19,7 @@ from pyiceberg.table.update import AssertRefSnapshotId, RemovePropertiesUpdate, 
 from icepuffin.ops.binding.bound_versions import own_tags, tag_target
 from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit, commit_attempts, reload_table
 from icepuffin.ops.errors import FileDamageError
+from icepuffin.ops.index.versions.version_sizes import fit_of
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.recall.measured_points import MeasuredPoint
 from icepuffin.ops.table.blob_kind import index_tag
@@ -33,6 +35,8 @@ _RECORD_FORMAT = 1
 _DECIMALS = 5
 """Decimals of a recall: those of a thousand queries for a hundred rows each"""
 _YEAR_10000_MS = 253_402_300_800_000
+_CENTROIDS = 16
+"""Centroids by which a codebook is known, at most"""
 
 
 class TuningError(FileDamageError):
@@ -128,13 +132,18 @@ def _point(row: list[Any]) -> MeasuredPoint:
 
 
 def identity_of(opened: "OpenVersion") -> dict[str, Any]:
-    """What measured points depend on: a version's parameters of graphs, dimensions and shards of the codebook, as JSON
-    has them.
+    """What measured points depend on: a version's parameters of graphs, and its codebook, which another model of equal
+    dimensions replaces, or no longer fits. As JSON has them.
     """
     routing = opened.routing
-    shards = len(np.unique(routing.partition_to_shard))
     identity: dict[str, Any] = json.loads(json.dumps(opened.definition.graph_identity()))
-    return {**identity, "dims": routing.dims, "routed_shards": shards}
+    return {
+        **identity,
+        "dims": routing.dims,
+        "routed_shards": len(np.unique(routing.partition_to_shard)),
+        "codebook": hashlib.sha256(np.ascontiguousarray(routing.codebook[:_CENTROIDS]).tobytes()).hexdigest()[:8],
+        "codebook_fits": fit_of(opened.bound.sizes).codebook_fits,
+    }
 
 
 def find_record(table: Table, index: str) -> TuningRecord | None:

@@ -146,6 +146,26 @@ def test_batches_of_other_dimensions_are_refused_until_the_last_one(table: Table
     assert_right(table, second_model(24)[:8], Coverage.EXACT_VERSION)
 
 
+def test_a_target_recall_is_met_after_batches_of_another_model(table_factory: Callable[..., Table]) -> None:
+    """The layout is kept. Rows of the old model lay near the centroids: the shards of their neighbors were told."""
+    table, rng = table_factory(), np.random.default_rng(0)
+    definition = replace(DEFINITION, metric=Metric.COSINE, shards=8)
+    centers = 4 * rng.standard_normal((60, 8))
+    clusters = centers[rng.integers(0, 60, 600)] + 0.4 * rng.standard_normal((600, 8))
+    table.append(rows_of(clusters.astype(np.float32), 0, 600))
+    index_head(table, definition)
+    for first in range(0, 600, 120):
+        rows = rows_of(rng.standard_normal((120, 8)).astype(np.float32), first, first + 120)
+        table.refresh().overwrite(rows, f"id >= {first} and id < {first + 120}")
+        assert index_head(table, definition).action is Action.REFRESHED
+    queries = rng.standard_normal((40, 8)).astype(np.float32)
+    reader = open_index(table.refresh(), definition, storage=STORAGE)
+    found = reader.search(queries, 10, columns=["id"], target_recall=0.8).rows["id"].to_pylist()
+    true = exact_search(table, "embedding", "cosine", queries, 10, columns=["id"], storage=STORAGE)
+    pairs = set(zip(true.rows["query"].to_pylist(), true.rows["id"].to_pylist(), strict=True))
+    assert len(pairs & {(row // 10, number) for row, number in enumerate(found)}) >= 0.8 * len(pairs)
+
+
 def test_an_index_that_takes_no_row_of_the_new_model_keeps_no_other_one_back(table: Table) -> None:
     create_index(table, replace(DEFINITION, name="directions", metric="cosine"))
     create_index(table, DEFINITION)

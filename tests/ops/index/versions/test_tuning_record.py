@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from icepuffin.ops.index.versions.layout_fit import LayoutFit
 from icepuffin.ops.index.versions.tuning_record import TuningError, TuningRecord, changes_of, identity_of
+from icepuffin.ops.index.versions.version_sizes import VersionSizes
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.recall.measured_points import MeasuredPoint
 from tests.ops.index.comparison import DEFINITION
@@ -74,13 +76,18 @@ def test_a_record_is_as_short_as_its_numbers_are_known() -> None:
     )
 
 
-def test_a_record_holds_for_a_version_with_more_deltas_and_not_with_other_shards() -> None:
-    def opened(*to_shard: int) -> Any:
-        routing = SimpleNamespace(partition_to_shard=np.array(to_shard), dims=16, shards=(1, 2, 3))
-        return SimpleNamespace(routing=routing, definition=DEFINITION)
+def test_a_record_holds_for_a_version_with_more_deltas_and_not_with_other_shards_or_of_another_model() -> None:
+    def opened(*to_shard: int, codebook: float = 0, distance: float = 1) -> Any:
+        routing = SimpleNamespace(
+            partition_to_shard=np.array(to_shard), dims=16, shards=(1, 2, 3), codebook=np.full((3, 16), codebook)
+        )
+        sizes = VersionSizes("d", 16, 3, 9, 3, (), 0.0, LayoutFit(distance=distance, built_distance=1)).text()
+        return SimpleNamespace(routing=routing, definition=DEFINITION, bound=SimpleNamespace(sizes=sizes))
 
     identity = identity_of(opened(0, 1, 1))
     assert (identity["dims"], identity["routed_shards"]) == (16, 2)
-    assert changes_of(identity, identity_of(opened(0, 0, 1))) == ""
+    assert changes_of(identity, identity_of(opened(0, 0, 1, distance=1.4))) == ""
     assert changes_of(identity, identity_of(opened(0, 1, 2))) == "routed_shards was 2 and is 3"
+    assert changes_of(identity, identity_of(opened(0, 1, 1, codebook=1))).startswith("codebook was ")
+    assert changes_of(identity, identity_of(opened(0, 1, 1, distance=1.6))) == "codebook_fits was True and is False"
     assert changes_of({"a": 1}, {"a": 2, "b": 3}) == "a was 1 and is 2, b was None and is 3"
