@@ -34,6 +34,8 @@ from icepuffin.ops.search.errors import QueryError
 
 P = TypeVar("P", Width, MeasuredPoint)
 _MAX_REMEMBERED = 256
+_ROWS_PER_CENTROID = 24
+"""Rows per centroid under which every shard is probed: such a table has a few hundred rows per shard"""
 _ROUNDED = (
     "the column holds doubles, and distances are those of its vectors as the index holds them, rounded to float or "
     "coarser: rerank ranks by the doubles"
@@ -59,8 +61,8 @@ class RecallModel:
     curve: tuple[Width, ...]
     """Recall curve of all shards together, for 10 rows"""
     routing: Mapping[int, tuple[Reach, ...]]
-    """Recall curves of the codebook, by the number of rows that each was measured for, ascending; none where it no
-    longer fits the rows
+    """Recall curves of the codebook, by the number of rows that each was measured for, ascending; none where it does
+    not fit the rows, or has few rows for each centroid
     """
     wide_curve: tuple[Width, ...] = ()
     """Recall curve of all shards together, for 100 rows; empty where a shard has none"""
@@ -83,7 +85,7 @@ class RecallModel:
             ShardCentroids.from_codebook(table.codebook, table.partition_to_shard, opened.definition.metric),
             len(table.shards),
             combined([(widths(text), entry.live_rows) for text, entry in shards]),
-            _routing_curves(opened, rows) if fit_of(opened.bound.sizes).codebook_fits else {},
+            _routing_curves(opened, rows) if _tells_shards(opened, rows) else {},
             combined([(widths(text, WIDE_K), entry.live_rows) for text, entry in shards]) if has_wide else (),
             sum(measured),
             len(measured) - sum(measured),
@@ -138,6 +140,13 @@ class RecallModel:
         """Number of the nearest shards that a query probes at most, of those that the codebook routes to."""
         routed = len(self.routed.shards)
         return routed if parameters.shards is None else min(parameters.shards, routed)
+
+
+def _tells_shards(opened: OpenVersion, rows: int) -> bool:
+    """Whether the codebook's curves hold for queries near any row. Centroids of few rows lie so near to these that
+    fewer shards are within a slack than for the rows held out, by which it was measured.
+    """
+    return rows >= _ROWS_PER_CENTROID * len(opened.routing.codebook) and fit_of(opened.bound.sizes).codebook_fits
 
 
 def _routing_curves(opened: OpenVersion, rows: int) -> dict[int, tuple[Reach, ...]]:

@@ -34,6 +34,7 @@ from icepuffin.ops.search import (
     exact_search,
     open_exact,
     open_index,
+    tuning,
 )
 from icepuffin.ops.search.indexed import distributed_search
 from icepuffin.ops.search.indexed.distributed_search import _parts, balanced, together
@@ -336,6 +337,7 @@ def test_tasks_search_the_shards_that_a_target_chooses_and_no_others(
 ) -> None:
     """For 60 rows, some queries need further shards."""
     monkeypatch.setattr(SeveralAtOnce, "parallelism", 3)
+    monkeypatch.setattr(tuning, "_ROWS_PER_CENTROID", 1)
     table = table_factory()
     table.append(make_rows(0, 400))
     definition = replace(DEFINITION, shards=6)

@@ -17,7 +17,7 @@ from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index import Action
 from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.recall.curves import ShardCentroids, choose, reaches, widths
-from icepuffin.ops.search import IndexReader, QueryError, exact_search, open_index
+from icepuffin.ops.search import IndexReader, QueryError, exact_search, open_index, tuning
 from icepuffin.ops.search.result import explain
 from icepuffin.ops.search.tuning import (
     ParameterChooser,
@@ -172,10 +172,28 @@ def test_an_answer_has_as_many_rows_as_there_are_whatever_the_target_is(
     assert len(open_index(few, SHARDED, storage=STORAGE).search(queries(2), 500, target_recall=target)) == 2 * 400
 
 
+def test_a_row_finds_its_neighbors_where_centroids_have_few_rows(table_factory: TableFactory) -> None:
+    """Rows lie nearer to such centroids than those that were held out, so fewer shards are within a slack."""
+    table, rng = table_factory(), np.random.default_rng(15)
+    vectors = rng.standard_normal((320, 16)).astype(np.float32)
+    rows = make_rows(0, 320)
+    table.append(rows.set_column(3, rows.schema.field("embedding"), pa.array(vectors.tolist(), pa.list_(pa.float32()))))
+    definition = replace(DEFINITION, metric=Metric.COSINE, shards=8, target_recall=0.3)
+    index_head(table, definition)
+    found = open_index(table, definition, storage=STORAGE).search(vectors, 10, columns=["id"], target_recall=0.9)
+    true = exact_search(table, "embedding", "cosine", vectors, 10, columns=["id"], storage=STORAGE)
+    pairs = [
+        set(zip(answer.rows["query"].to_pylist(), answer.rows["id"].to_pylist(), strict=True))
+        for answer in (found, true)
+    ]
+    assert len(pairs[0] & pairs[1]) >= 0.85 * len(pairs[1])
+
+
 def test_only_queries_with_too_few_rows_search_further_shards(
     table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few, real, searched = table_factory(), Searcher.search, []
+    monkeypatch.setattr(tuning, "_ROWS_PER_CENTROID", 1)
 
     def counted(self: Searcher, vectors: npt.NDArray[np.float64], *args: Any, **options: Any) -> Any:
         searched.append(len(vectors))

@@ -18,7 +18,7 @@ from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.model import FileNumber, ShardId, StorageConfig
-from icepuffin.ops.search import Coverage, IndexReader, QueryError, open_exact, open_index
+from icepuffin.ops.search import Coverage, IndexReader, QueryError, open_exact, open_index, tuning
 from icepuffin.ops.search.arguments import prepare_queries
 from icepuffin.ops.search.indexed import loaded_version
 from icepuffin.ops.search.indexed.distributed_search import DistributedVersion
@@ -188,6 +188,7 @@ def small_shards(tmp_path_factory: pytest.TempPathFactory) -> Table:
 def test_a_join_finds_k_rows_where_the_nearest_shards_have_fewer(
     spark: "SparkSession", small_shards: Table, tier: str, k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tuning, "_ROWS_PER_CENTROID", 1)
     if tier == "on demand":
         monkeypatch.setattr(loaded_version, "LOADED_AT_ONCE", 0)
     if tier == "distributed":
@@ -206,7 +207,10 @@ def first_snapshot(table: Table) -> int:
     return table.metadata.snapshots[0].snapshot_id
 
 
-def test_a_share_gets_the_queries_that_probe_one_of_its_shards(small_shards: Table) -> None:
+def test_a_share_gets_the_queries_that_probe_one_of_its_shards(
+    small_shards: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "_ROWS_PER_CENTROID", 1)
     reader = open_index(small_shards, SMALL, storage=STORAGE)
     job, (request, _) = reader.search_job(), reader.search_request(5, SearchOptions(target_recall=0.3), None)
     shares = tuple(SearchShare(shards=(ShardId(number),)) for number in range(SMALL.shards))

@@ -24,7 +24,7 @@ from icepuffin.ops.cache.cache_settings import CacheSettings
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions.version_reader import open_version
-from icepuffin.ops.search import IndexReader, open_index
+from icepuffin.ops.search import IndexReader, open_index, tuning
 from icepuffin.ops.search.indexed import cold_shards
 from icepuffin.ops.search.indexed.cold_shards import ColdReads
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion, ShardsOnDemand
@@ -200,8 +200,9 @@ def test_so_many_shards_are_searched_that_they_have_k_rows(
 
 
 def test_cells_of_further_shards_are_read_where_those_of_a_target_have_too_few_rows(
-    table_factory: Callable[..., Table],
+    table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tuning, "_ROWS_PER_CENTROID", 1)
     definition = replace(CELLS, shards=6)
     table = table_factory()
     table.append(make_rows(0, 400))
