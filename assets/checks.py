@@ -78,13 +78,6 @@ def lag_metadata(lag: FreshnessLag) -> dict[str, int | float | str]:
     }
 
 
-def lag_in_words(lag: FreshnessLag) -> str:
-    """How far an index is behind, as a sentence."""
-    if not lag.snapshots:
-        return "Up to date: the newest data snapshot has a version, or nothing to index."
-    return f"{plural(lag.snapshots, 'data snapshot')} behind, the oldest for {lag.minutes:,.0f} minutes."
-
-
 def freshness_evaluation(
     spec: TableSpec, index: str, *, passed: bool, metadata: Mapping[str, Any], description: str = ""
 ) -> dg.AssetCheckEvaluation:
@@ -114,14 +107,14 @@ def freshness_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
     def freshness(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
         if missing := missing_ref(table, spec.first_ref):
-            return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, metadata={"why": missing})
+            return _warning(missing)
         lag = current_lag(context.instance, spec, definition, table)
         late = is_late(spec, lag)
         why = {"what to do": _SWITCH_ON.format(spec.sensor_name)} if late and _sensor_is_off(context, spec) else {}
         return dg.AssetCheckResult(
             passed=not late,
             severity=dg.AssetCheckSeverity.WARN,
-            description=lag_in_words(lag),
+            description=lag.in_words,
             metadata={**lag_metadata(lag), **why},
         )
 
@@ -143,6 +136,11 @@ def _check_of(
     )
     checked: Callable[[Callable[..., _Results]], dg.AssetChecksDefinition] = decorator
     return checked
+
+
+def _warning(why: str) -> dg.AssetCheckResult:
+    """The result of a check that has nothing to look at."""
+    return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, metadata={"why": why})
 
 
 def _sensor_is_off(context: dg.AssetCheckExecutionContext, spec: TableSpec) -> bool:
@@ -188,11 +186,7 @@ def integrity_result(spec: TableSpec, definition: IndexDefinition, catalogs: Cat
     table = catalogs.table(spec.catalog, spec.identifier)
     version = tagged_version(table, definition.name)
     if version is None:
-        return dg.AssetCheckResult(
-            passed=False,
-            severity=dg.AssetCheckSeverity.WARN,
-            metadata={"why": f"there is no version at ann_{definition.name} yet"},
-        )
+        return _warning(f"there is no version at ann_{definition.name} yet")
     from icepuffin.ops.index.verify.integrity import check_integrity, remedy  # noqa: PLC0415  numba: not to define the check
 
     report = check_integrity(RunContext(table, storage_of(table)), version)
@@ -228,12 +222,11 @@ def sketches_check(spec: TableSpec) -> dg.AssetChecksDefinition:
     def integrity(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
         if missing := missing_ref(table, spec.first_ref):
-            return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, metadata={"why": missing})
+            return _warning(missing)
         head = find_snapshot(table, resolve_snapshot(table, spec.first_ref).snapshot_id)
         statistics = nearest_statistics(table, head)
         if statistics is None:
-            why = {"why": "there are no sketches yet"}
-            return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, metadata=why)
+            return _warning("there are no sketches yet")
         damage = damage_of(open_storage(statistics.statistics_path, storage_of(table)), statistics)
         remedy = f"icepuffin refresh {spec.identifier} --snapshot {statistics.snapshot_id} --verify"
         return dg.AssetCheckResult(
@@ -263,8 +256,7 @@ def live_recall_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetC
             reports = RecallReports(str(spec.settings.recall_reports), storage_of(table), table.metadata.table_uuid)
             reported = reports.read(definition.name, {version.index_snapshot_id} if version else set())
         except (StorageError, RecallReportError) as error:
-            why = {"why": f"the reports of readers cannot be read: {error}"}
-            return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, metadata=why)
+            return _warning(f"the reports of readers cannot be read: {error}")
         newest = reported.get(version.index_snapshot_id) if version else None
         passed = newest is None or newest.high >= definition.target_recall
         return dg.AssetCheckResult(

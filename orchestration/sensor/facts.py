@@ -11,7 +11,7 @@ from dagster import DagsterRunStatus, RunsFilter
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from icepuffin.assets.checks import current_lag, freshness_evaluation, is_late, lag_in_words, lag_metadata
+from icepuffin.assets.checks import current_lag, freshness_evaluation, is_late, lag_metadata
 from icepuffin.assets.glance import time_line_metadata
 from icepuffin.assets.metadata import total_metadata
 from icepuffin.assets.newest_snapshots import time_line
@@ -248,7 +248,7 @@ def freshness_events(
         late = is_late(spec, lag)
         states[index.name] = _freshness_state(reported.get(index.name), lag.snapshots, late=late)
         if reported.get(index.name) != states[index.name]:
-            words, metadata = lag_in_words(lag), lag_metadata(lag)
+            metadata, words = lag_metadata(lag), lag.in_words
             events.append(freshness_evaluation(spec, index.name, passed=not late, metadata=metadata, description=words))
     return events, states
 
