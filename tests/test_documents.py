@@ -353,7 +353,7 @@ CONSTANTS: tuple[tuple[str, str, str, str, float], ...] = (
     (
         "performance/scale.md",
         "writes into Dagster for {} s of the clock",
-        "orchestration.sensor.evaluation",
+        "orchestration.sensor.sensor_definition",
         "WRITING_SECONDS",
         1,
     ),

@@ -21,8 +21,8 @@ from icepuffin.orchestration.discovery import (
 from icepuffin.orchestration.engines import catalogs_of, engine_of
 from icepuffin.orchestration.local_execution import LOCATION_TAGS, execute
 from icepuffin.orchestration.processes import lost_runs
-from icepuffin.orchestration.sensor.evaluation import SensorEvaluation, evaluate
 from icepuffin.orchestration.sensor.facts import TABLE_TAG, gather_facts, run_tags
+from icepuffin.orchestration.sensor.sensor_definition import SensorEvaluation, evaluate
 from icepuffin.orchestration.sensor.sensor_plan import SensorCursor, plan_runs
 from icepuffin.orchestration.settings import Settings
 

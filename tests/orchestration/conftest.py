@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 from dagster._core.storage.defs_state.base import set_defs_state_storage
 
-from icepuffin.orchestration.sensor import evaluation
+from icepuffin.orchestration.sensor import sensor_definition
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 @pytest.fixture(autouse=True)
 def patient_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     """An evaluation writes all that is due, on a slow machine as well."""
-    monkeypatch.setattr(evaluation, "WRITING_SECONDS", 3600.0)
+    monkeypatch.setattr(sensor_definition, "WRITING_SECONDS", 3600.0)
 
 
 @pytest.fixture(autouse=True)

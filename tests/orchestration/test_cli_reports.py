@@ -26,8 +26,8 @@ from icepuffin.ops.search.overview import IncludedState, Overview, PackState, Sh
 from icepuffin.ops.theta.theta_report import ThetaEstimate, ThetaOutcome, ThetaReport
 from icepuffin.orchestration.cli import index, output, sensor_tick, tune
 from icepuffin.orchestration.cli.session import Session
-from icepuffin.orchestration.sensor.evaluation import SensorEvaluation
 from icepuffin.orchestration.sensor.local_sensor import DueRuns, LocalRun, SkippedTable, TableTick
+from icepuffin.orchestration.sensor.sensor_definition import SensorEvaluation
 from icepuffin.orchestration.sensor.sensor_plan import RunPlan
 
 ESTIMATE = Estimate(

@@ -26,7 +26,7 @@ from icepuffin.ops.resources import AWAY_SECONDS
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
-from icepuffin.orchestration.sensor import evaluation
+from icepuffin.orchestration.sensor import sensor_definition
 from icepuffin.orchestration.sensor.facts import TABLE_TAG
 from icepuffin.orchestration.sensor.sensor_plan import TableFacts
 from tests.ops.catalog.bindings import binding
@@ -126,7 +126,7 @@ def test_an_evaluation_says_how_many_expired_partitions_it_left(
     daemon.succeed(WATCH, daemon.tick(WATCH).launched)
     name = partitions_name(table_spec(settings.tables["t0"], daemon.catalogs))
     instance.add_dynamic_partitions(name, [f"expired-{number}" for number in range(9)])
-    slow_writes(instance, Clock(monkeypatch), evaluation.WRITING_SECONDS / 4, monkeypatch)
+    slow_writes(instance, Clock(monkeypatch), sensor_definition.WRITING_SECONDS / 4, monkeypatch)
     assert daemon.tick(WATCH).skipped == "recorded 0 snapshots; 5 left for the next evaluation"
 
 
@@ -139,7 +139,7 @@ def test_an_evaluation_ends_when_its_time_is_up_however_slow_dagster_writes(
     expired = [f"expired-{number}" for number in range(9)]
     instance.add_dynamic_partitions(partitions_name(spec), expired)
     daemon = Daemon(instance, settings)
-    written = slow_writes(instance, Clock(monkeypatch), evaluation.WRITING_SECONDS / 4, monkeypatch)
+    written = slow_writes(instance, Clock(monkeypatch), sensor_definition.WRITING_SECONDS / 4, monkeypatch)
     first = daemon.tick(WATCH)
     assert first.launched == tuple(ids(backlog)[:4])
     assert written == ["report_runless_asset_event"] * 4 + ["delete_dynamic_partition", "report_runless_asset_event"]
@@ -154,13 +154,13 @@ def test_an_evaluation_ends_when_its_time_is_up_however_slow_dagster_writes(
 def test_the_time_to_gather_facts_leaves_time_to_write(
     backlog: Backlog, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, gather = Clock(monkeypatch), evaluation.gather_facts
+    clock, gather = Clock(monkeypatch), sensor_definition.gather_facts
 
     def slowly(*arguments: Any) -> TableFacts:
-        clock.advance(10 * evaluation.WRITING_SECONDS)
+        clock.advance(10 * sensor_definition.WRITING_SECONDS)
         return gather(*arguments)
 
-    monkeypatch.setattr(evaluation, "gather_facts", slowly)
+    monkeypatch.setattr(sensor_definition, "gather_facts", slowly)
     assert Daemon(instance, backlog.settings(runs_ahead=AHEAD)).tick(WATCH).shown > 1
 
 
@@ -206,7 +206,7 @@ def test_a_write_that_takes_longer_than_an_evaluation_still_gets_on(
 ) -> None:
     backlog = make_backlog(tmp_path, tables=1, snapshots=3)
     daemon = Daemon(instance, backlog.settings())
-    slow_writes(instance, Clock(monkeypatch), 10 * evaluation.WRITING_SECONDS, monkeypatch)
+    slow_writes(instance, Clock(monkeypatch), 10 * sensor_definition.WRITING_SECONDS, monkeypatch)
     assert [daemon.tick(WATCH).shown for _ in range(4)] == [1, 1, 1, 0]
     assert daemon.launched[WATCH] == ids(backlog)
 

@@ -39,6 +39,7 @@ from icepuffin.orchestration.sensor.local_sensor import (
     save_cursor,
     tick,
 )
+from icepuffin.orchestration.sensor.sensor_definition import SensorEvaluation, evaluate
 from icepuffin.orchestration.sensor.sensor_plan import SensorCursor
 from icepuffin.orchestration.settings import Settings, load
 from tests.ops.catalog.bindings import bind_as_before, binding

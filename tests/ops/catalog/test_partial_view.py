@@ -17,7 +17,7 @@ from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.table.snapshots import data_snapshots, hides_snapshots
-from icepuffin.orchestration.sensor.evaluation import evaluate
+from icepuffin.orchestration.sensor.sensor_definition import evaluate
 from icepuffin.orchestration.sensor.sensor_plan import SensorCursor
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
