@@ -12,13 +12,13 @@ from typing import Annotated, Any, Literal
 
 import dagster as dg
 from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDefsStateConfig
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from icepuffin.assets.spec import AssetAttributes, ResourceKeys, slug
-from icepuffin.assets.table_settings import IndexSettings, StatisticsSettings, TableSettings
+from icepuffin.assets.table_settings import IndexSettings, TableSettings
 from icepuffin.ops.errors import IcepuffinError, require_type
 from icepuffin.ops.resources import is_pattern
-from icepuffin.orchestration.discovery import PropertyIndexes, from_text, list_tables, to_text
+from icepuffin.orchestration.discovery import from_text, list_tables, to_text
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.setting_errors import problem
@@ -77,7 +77,9 @@ class TablesComponent(dg.StateBackedComponent):
         """Read the catalogs. An error is kept in the state, or raised where the state outlives the code server."""
         settings = self.table_settings
         listings = list_tables(settings.tables, catalogs_of(settings))
-        errors = [text for listing in listings.values() for text in (listing.unknown, *_unread(listing.tables)) if text]
+        unknown = [listing.unknown for listing in listings.values()]
+        unknown += [table.unknown for listing in listings.values() for table in listing.tables.values()]
+        errors = list(filter(None, unknown))
         if errors and self.defs_state_config.management_type.value != "LEGACY_CODE_SERVER_SNAPSHOTS":
             raise IcepuffinError(f"the state of {self.defs_state_config.key} is not refreshed: {errors[0]}")
         self._state = to_text(listings)
@@ -101,10 +103,6 @@ class TablesComponent(dg.StateBackedComponent):
         return build(self.table_settings, listings, attributes=self.asset_attributes, resources=self.resource_keys)
 
 
-def _unread(tables: Mapping[str, PropertyIndexes]) -> list[str]:
-    return [table.unknown for table in tables.values()]
-
-
 class SettingsComponent(TablesComponent):
     """The tables of a settings file: the code location of `icepuffin ui` and `deploy/`."""
 
@@ -120,45 +118,10 @@ class SettingsComponent(TablesComponent):
         return DefsStateConfig.from_args(DefsStateConfigArgs.legacy_code_server_snapshots(), "icepuffin")
 
 
-class CatalogAttributes(BaseModel):
-    """An Iceberg catalog: its name, and every property that PyIceberg takes."""
-
-    model_config = ConfigDict(extra="allow")
-    name: str = Field(description="Name of the catalog: the first part of the assets' keys.")
-    type: str | None = Field(default=None, description="rest, sql, hive, glue, dynamodb or bigquery.")
-    uri: str | None = Field(default=None, description="Address of the catalog.")
-    warehouse: str | None = Field(default=None, description="The catalog's warehouse.")
-
-
-class IndexAttributes(IndexSettings):
-    """A vector index: its column, and parameters."""
-
-    # the settings name an unknown key, as Dagster's check of a schema does not
-    model_config = ConfigDict(extra="allow")
-
-
-class StatisticsAttributes(StatisticsSettings):
-    """Statistics of columns: which columns have each kind."""
-
-    # the settings name an unknown key, as Dagster's check of a schema does not
-    model_config = ConfigDict(extra="allow")
-
-
-def _written_values(value: Any) -> Any:
-    """Models as dictionaries of what was written."""
-    if isinstance(value, BaseModel):
-        return value.model_dump(exclude_unset=True)
-    return {key: _written_values(entry) for key, entry in value.items()} if isinstance(value, Mapping) else value
-
-
-def _resolve_written_values(context: dg.ResolutionContext, value: Any) -> Any:
-    return context.resolve_value(_written_values(value))
-
-
 def _resolve_texts(context: dg.ResolutionContext, value: Any) -> Any:
     """Keep texts as texts: Dagster reads results of templates as Python, and makes a number of a password `1e5`."""
-    if isinstance(value, BaseModel | Mapping):
-        return {key: _resolve_texts(context, entry) for key, entry in _written_values(value).items()}
+    if isinstance(value, Mapping):
+        return {key: _resolve_texts(context, entry) for key, entry in value.items()}
     if not isinstance(value, str) or context.resolve_value(value) is None:
         return context.resolve_value(value)
     return str(context.resolve_value(_NO_PYTHON + value)).removeprefix(_NO_PYTHON)
@@ -175,6 +138,13 @@ def _names(settings: type[BaseModel], *, without: Container[str] = ()) -> str:
 def _about(description: str, *examples: Any) -> dg.Resolver:
     resolver: dg.Resolver = dg.Resolver.default(description=description, examples=list(examples))
     return resolver
+
+
+def _texts(description: str, *examples: Any) -> dg.Resolver:
+    """The resolver of an attribute whose values are texts."""
+    return dg.Resolver(
+        _resolve_texts, model_field_type=dict[str, Any], description=description, examples=list(examples)
+    )
 
 
 @dg.scaffold_with(TableScaffolder)
@@ -198,12 +168,9 @@ class IcepuffinTableComponent(TablesComponent, dg.Resolvable):
 
     catalog: Annotated[
         Mapping[str, Any],
-        dg.Resolver(
-            _resolve_texts,
-            model_field_type=CatalogAttributes,
-            inject_before_resolve=False,
-            description="The catalog: its `name`, and the properties that PyIceberg takes.",
-            examples=[{"name": "lake", "type": "rest", "uri": "https://catalog.example.com"}],
+        _texts(
+            "The catalog: its `name`, the first part of the assets' keys, and the properties that PyIceberg takes.",
+            {"name": "lake", "type": "rest", "uri": "https://catalog.example.com"},
         ),
     ] = field(repr=False)
     table: Annotated[
@@ -212,12 +179,7 @@ class IcepuffinTableComponent(TablesComponent, dg.Resolvable):
     ]
     indexes: Annotated[
         Mapping[str, Any],
-        dg.Resolver(
-            _resolve_written_values,
-            model_field_type=dict[str, IndexAttributes],
-            description="Vector indexes by name: `column`, `metric` and parameters.",
-            examples=[{"embedding": {"column": "embedding", "metric": "cosine"}}],
-        ),
+        _about(f"Vector indexes by name: {_names(IndexSettings)}.", TEMPLATE["indexes"]),
     ] = field(default_factory=dict)
     upstream: Annotated[
         dg.ResolvedAssetKey | None,
@@ -230,10 +192,7 @@ class IcepuffinTableComponent(TablesComponent, dg.Resolvable):
     key_prefix: Annotated[Sequence[str], _about("First parts of the assets' keys.", ["lake"])] = ()
     group: Annotated[str | None, _about("Group of the assets; by default one per table.")] = None
     owners: Annotated[Sequence[str], _about("Owners of the assets.", ["team:search"])] = ()
-    tags: Annotated[
-        Mapping[str, str],
-        dg.Resolver(_resolve_texts, model_field_type=dict[str, str], description="Tags of the assets."),
-    ] = field(default_factory=dict)
+    tags: Annotated[Mapping[str, str], _texts("Tags of the assets.")] = field(default_factory=dict)
     kinds: Annotated[Sequence[str], _about("Kinds of the derived assets.")] = ()
     automation: Annotated[
         dg.AutomationCondition[dg.AssetKey] | None,
@@ -248,12 +207,7 @@ class IcepuffinTableComponent(TablesComponent, dg.Resolvable):
     sensor_running: Annotated[bool, _about("Whether the sensor runs from the start.")] = False
     statistics: Annotated[
         Mapping[str, Any],
-        dg.Resolver(
-            _resolve_written_values,
-            model_field_type=StatisticsAttributes,
-            description="Statistics of columns: which columns have each kind.",
-            examples=[{"ndv": "*"}, {"ndv": ["id", "name"]}],
-        ),
+        _about("Statistics of columns: which columns have each kind.", {"ndv": "*"}, {"ndv": ["id", "name"]}),
     ] = field(default_factory=dict)
     settings: Annotated[
         Mapping[str, Any],
@@ -261,12 +215,7 @@ class IcepuffinTableComponent(TablesComponent, dg.Resolvable):
     ] = field(default_factory=dict)
     spark: Annotated[
         Mapping[str, Any],
-        dg.Resolver(
-            _resolve_texts,
-            model_field_type=dict[str, Any],
-            description=f"Settings of Spark: {_names(SparkSettings)}.",
-            examples=[{"master": "spark://spark:7077"}],
-        ),
+        _texts(f"Settings of Spark: {_names(SparkSettings)}.", {"master": "spark://spark:7077"}),
     ] = field(default_factory=dict, repr=False)
     threads: Annotated[int, _about("Threads of one process; 0 is one per core.")] = 0
     retention: Annotated[Mapping[str, Any], _about(f"Of garbage collection: {_names(GarbageSettings)}.")] = field(
