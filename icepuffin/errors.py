@@ -40,7 +40,7 @@ from icepuffin.ops.table.live_files import EqualityDeletesError, ManifestError
 from icepuffin.ops.table.snapshots import TableUnavailableError, UnknownSnapshotError
 from icepuffin.ops.tasks.task_runner import RunnerError
 from icepuffin.ops.theta.errors import ThetaError
-from icepuffin.orchestration.settings import SettingsError
+from icepuffin.orchestration.overrides import SettingsError
 from icepuffin.puffin.errors import PuffinError
 
 __all__ = [

@@ -21,8 +21,9 @@ from icepuffin.ops.resources import is_pattern
 from icepuffin.orchestration.discovery import from_text, list_tables, to_text
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
+from icepuffin.orchestration.overrides import SettingsError
 from icepuffin.orchestration.setting_errors import problem
-from icepuffin.orchestration.settings import GarbageSettings, PriceSettings, Settings, SettingsError, SparkSettings
+from icepuffin.orchestration.settings import GarbageSettings, PriceSettings, Settings, SparkSettings
 
 _NO_PYTHON = "\0"
 """A character that no Python expression has."""

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
 
+from icepuffin.ops.errors import ArgumentError
+
 PREFIX = "ICEPUFFIN__"
 _PACKAGE = "ICEPUFFIN_"
 _VARIABLES = (
@@ -29,8 +31,8 @@ _ELSEWHERE = ("ICEPUFFIN_CACHE",)
 """Variables of the set-up that have the name of a section of the settings"""
 
 
-class OverrideError(ValueError):
-    """Raised for a variable that names no setting, or whose value must be JSON and is not. Never contains the value."""
+class SettingsError(ArgumentError):
+    """The settings file is missing, is no TOML, or a value cannot be used. Names the key, and the file or variable."""
 
 
 class WrittenNumber(float):
@@ -57,13 +59,13 @@ def overridden(raw: Mapping[str, Any], environment: Mapping[str, str], model: ty
         path = name[len(PREFIX) :].split("__")
         if path[0].lower() not in model.model_fields:
             valid = ", ".join(PREFIX + field.upper() for field in model.model_fields)
-            raise OverrideError(f"the environment variable {name} names no setting; there are {valid}")
+            raise SettingsError(f"the environment variable {name} names no setting; there are {valid}")
         merged = _overridden(merged, path, model, environment[name], name)
     return merged
 
 
 def _refuse_near_misses(raw: Mapping[str, Any], environment: Mapping[str, str], model: type[BaseModel]) -> None:
-    """Raise OverrideError for a variable that seems to be meant as a setting, or as one of `_VARIABLES`.
+    """Raise SettingsError for a variable that seems to be meant as a setting, or as one of `_VARIABLES`.
 
     Others may begin with ICEPUFFIN_ as well: Kubernetes makes ICEPUFFIN_SERVICE_HOST of a service's name.
     """
@@ -76,9 +78,9 @@ def _refuse_near_misses(raw: Mapping[str, Any], environment: Mapping[str, str], 
         rest = upper.removeprefix(_PACKAGE)
         setting = PREFIX + name[len(_PACKAGE) :] if "__" in rest else settings.get(rest)
         if setting is not None:
-            raise OverrideError(f"the environment variable {name} names no setting: write {setting}, with __ each time")
+            raise SettingsError(f"the environment variable {name} names no setting: write {setting}, with __ each time")
         if alike := get_close_matches(upper, _VARIABLES, n=1, cutoff=0.9):
-            raise OverrideError(f"the environment variable {name} is not read; correct it to {alike[0]}, or unset it")
+            raise SettingsError(f"the environment variable {name} is not read; correct it to {alike[0]}, or unset it")
 
 
 def _paths(raw: Any, annotation: Any) -> Iterator[tuple[str, ...]]:
@@ -147,7 +149,7 @@ def _overridden(raw: Any, path: list[str], annotation: Any, text: str, name: str
         return {**flat, _key(".".join(path), flat): text}
     if fields is None and named is None:
         setting = name.removesuffix("__".join(("", *path)))
-        raise OverrideError(f"the environment variable {name} names no setting: {setting} has nothing below it")
+        raise SettingsError(f"the environment variable {name} names no setting: {setting} has nothing below it")
     key = _key(path[0], fields or below)
     inner = named if fields is None else fields[key].annotation if key in fields else str
     return {**below, key: _overridden(below.get(key), path[1:], inner, text, name)}
@@ -191,7 +193,7 @@ def _json(text: str, name: str, annotation: Any) -> Any:
     except ValueError:
         is_list = get_origin(annotation) in (list, tuple)
         form = 'a list, such as ["a", "b"]' if is_list else 'an object, such as {"key": "value"}'
-        raise OverrideError(f"the environment variable {name} is not valid JSON: write {form}") from None
+        raise SettingsError(f"the environment variable {name} is not valid JSON: write {form}") from None
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,11 +24,10 @@ from pydantic import (
 )
 
 from icepuffin.assets.table_settings import SettingsModel, TableSettings
-from icepuffin.ops.errors import ArgumentError
 from icepuffin.ops.model import DRIVER_ONLY_ROWS, IN_PROCESS_MB, MAX_GRACE_HOURS
 from icepuffin.ops.process.threads import thread_count
 from icepuffin.orchestration.overrides import (
-    OverrideError,
+    SettingsError,
     WrittenNumber,
     flattened,
     named_by,
@@ -44,10 +43,6 @@ _NAME_OF_THE_PAPER = "coordinator_ann_probe_threshold_mb"
 """Other name of `in_process_mb`"""
 _SHOWN_PROPERTIES = frozenset({"type", "warehouse"})
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-
-
-class SettingsError(ArgumentError):
-    """The settings file is missing, is no TOML, or a value cannot be used. Names the key, and the file or variable."""
 
 
 def _not_empty(folder: Any) -> Any:
@@ -209,8 +204,6 @@ def parse(text: str, file: Path) -> Settings:
         raise SettingsError(f"{file} is not valid TOML: {error}") from error
     try:
         return Settings.model_validate(overridden(_substituted(raw, file, ()), os.environ, Settings))
-    except OverrideError as error:
-        raise SettingsError(str(error)) from None
     except ValidationError as error:
         raise SettingsError(
             _explain(file, raw, error)
@@ -249,37 +242,28 @@ def _texts(value: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(entry).lower() if isinstance(entry, bool) else str(entry) for key, entry in flattened(value)}
 
 
-def _making(raw: Mapping[str, Any], path: Sequence[str | int]) -> str | None:
-    """The environment variable that makes the table of settings at `path`; None where the file has one."""
-    return None if not path or _table_at(raw, path) is not None else variable_below(path, os.environ)
-
-
-def _remedy(file: Path, raw: Mapping[str, Any], path: Sequence[str | int]) -> str:
-    """What to do where a setting of the table at `path` is missing."""
-    if not path:
-        return _ADD_CATALOG
-    if _making(raw, path) is None:
-        return "set it"
-    table, others = ".".join(map(str, path)), ", ".join(_table_at(raw, path[:-1]) or {}) or "none"
-    return f"{file} has no {table} (there are: {others}): correct the variable's name, or set this too"
-
-
-def _table_at(raw: Mapping[str, Any], path: Sequence[str | int]) -> Mapping[str, Any] | None:
-    """The table of the file at this path; None where it has none."""
-    table: Any = raw
+def _has_table(raw: Any, path: Sequence[str | int]) -> bool:
+    """Whether the file has a table of settings at this path."""
     for part in path:
-        table = table.get(part) if isinstance(table, Mapping) else None
-    return table if isinstance(table, Mapping) else None
+        raw = raw.get(part) if isinstance(raw, Mapping) else None
+    return isinstance(raw, Mapping)
 
 
 def _explain(file: Path, raw: Mapping[str, Any], error: ValidationError) -> str:
     """One line: the file or the environment variable, each key, what is wrong, what to do. Never the value."""
     problems: dict[str, list[str]] = {}
     for detail in error.errors(include_input=False, include_url=False):
-        key = ".".join(str(part) for part in detail["loc"])
-        missing = detail["type"] == "missing"
-        text = f"is missing; {_remedy(file, raw, detail['loc'][:-1])}" if missing else problem(detail, Settings)
-        variable = named_by(detail["loc"], os.environ) or _making(raw, detail["loc"][:-1])
+        path, table = detail["loc"], detail["loc"][:-1]
+        making = None if _has_table(raw, table) else variable_below(table, os.environ)
+        if detail["type"] != "missing":
+            text = problem(detail, Settings)
+        elif making:
+            text = (
+                f"is missing; {file} has no {'.'.join(map(str, table))}: correct the variable's name, or set this too"
+            )
+        else:
+            text = f"is missing; {'set it' if table else _ADD_CATALOG}"
+        variable, key = named_by(path, os.environ) or making, ".".join(map(str, path))
         source = f"the environment variable {variable}" if variable else str(file)
         problems.setdefault(source, []).append(f"{key}: {text}" if key else text)
     return "; ".join(f"{source}: {'; '.join(texts)}" for source, texts in problems.items())

@@ -166,17 +166,16 @@ def _write(file: Path, text: str, *, force: bool) -> None:
     """
     from icepuffin.orchestration.settings import parse
 
+    parse(text, file)
     file.parent.mkdir(parents=True, exist_ok=True)
     aside = file.with_name(f".{uuid.uuid4().hex}.toml")
     try:
         aside.touch(0o600, exist_ok=False)
         aside.write_text(text, encoding="utf-8")
-        parse(aside.read_text(encoding="utf-8"), file)
         if not force:
-            try:
-                file.touch(exist_ok=False)
-            except FileExistsError:
-                raise _is_there(file) from None
+            file.touch(exist_ok=False)
         aside.replace(file)
+    except FileExistsError:
+        raise _is_there(file) from None
     finally:
         aside.unlink(missing_ok=True)

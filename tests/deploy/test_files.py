@@ -20,8 +20,9 @@ from packaging.utils import canonicalize_name
 
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import WORKSPACE_YAML
+from icepuffin.orchestration.overrides import SettingsError
 from icepuffin.orchestration.request_guard import MODULE
-from icepuffin.orchestration.settings import SettingsError, load
+from icepuffin.orchestration.settings import load
 from tests.deploy.wheel import build_wheel, copied_sources
 from tests.services.jars import ICEBERG_SPARK
 

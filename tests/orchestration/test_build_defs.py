@@ -11,8 +11,8 @@ from dagster._core.test_utils import create_run_for_test
 import icepuffin
 from icepuffin.assets import ann_index
 from icepuffin.ops.index import IndexDefinition, create_index
+from icepuffin.orchestration.overrides import SettingsError
 from icepuffin.orchestration.processes import run_process_executor
-from icepuffin.orchestration.settings import SettingsError
 from tests.orchestration.lake import Lake, make_lake
 
 INDEX = {"column": "embedding", "pq_m": 4, "max_degree": 16, "search_list": 32}

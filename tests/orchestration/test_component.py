@@ -24,7 +24,8 @@ from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import IndexDefinition, create_index
 from icepuffin.ops.resources import Catalogs
 from icepuffin.orchestration.component import SettingsComponent
-from icepuffin.orchestration.settings import Settings, SettingsError
+from icepuffin.orchestration.overrides import SettingsError
+from icepuffin.orchestration.settings import Settings
 from tests.extras import without_extras
 from tests.orchestration.lake import make_rows
 

@@ -31,9 +31,10 @@ from icepuffin.ops.tasks.task_runner import shard_bytes
 from icepuffin.ops.theta import theta_bounds
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
+from icepuffin.orchestration.overrides import SettingsError
 from icepuffin.orchestration.sensor.facts import TABLE_TAG
 from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
-from icepuffin.orchestration.settings import SettingsError, load
+from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import DIMS, Lake, make_lake
 from tests.repository import REPOSITORY
 

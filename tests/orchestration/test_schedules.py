@@ -18,9 +18,10 @@ from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import open_instance
+from icepuffin.orchestration.overrides import SettingsError
 from icepuffin.orchestration.sensor.facts import SNAPSHOT_TAG, TABLE_TAG
 from icepuffin.orchestration.sensor.local_sensor import LocalRun, TableTick, tick
-from icepuffin.orchestration.settings import SettingsError, load
+from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import Lake, make_lake, without_captured_output
 
 NIGHT = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)

@@ -14,7 +14,8 @@ from icepuffin.ops.index.definitions.index_definition import INDEX_PARAMETERS
 from icepuffin.ops.model import MAX_GRACE_HOURS
 from icepuffin.orchestration import settings as module
 from icepuffin.orchestration.engines import spark_conf, use_shard_cache
-from icepuffin.orchestration.settings import Settings, SettingsError, find, load
+from icepuffin.orchestration.overrides import SettingsError
+from icepuffin.orchestration.settings import Settings, find, load
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 MINIMAL = '[catalogs.lake]\ntype = "sql"\nuri = "sqlite:////lake.db"\n'
@@ -480,7 +481,7 @@ def test_a_variable_with_the_wrong_name_of_a_table_is_blamed_and_not_the_file(
     monkeypatch.setenv("ICEPUFFIN__TABLES__PACKAGE__NAME", "a.c")
     message = (
         "the environment variable ICEPUFFIN__TABLES__PACKAGE__NAME: tables.package.catalog: is missing; "
-        f"{file} has no tables.package (there are: packages): correct the variable's name"
+        f"{file} has no tables.package: correct the variable's name"
     )
     with pytest.raises(SettingsError, match=re.escape(message)):
         loaded(file, MINIMAL + '[tables.packages]\ncatalog = "lake"\nname = "a.b"\n')
