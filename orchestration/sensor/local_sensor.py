@@ -19,8 +19,7 @@ from icepuffin.orchestration.discovery import (
     shown_spec,
 )
 from icepuffin.orchestration.engines import catalogs_of, engine_of
-from icepuffin.orchestration.local_execution import LOCATION_TAGS, execute
-from icepuffin.orchestration.processes import lost_runs
+from icepuffin.orchestration.processes import LOCATION_TAGS, execute, lost_runs
 from icepuffin.orchestration.sensor.facts import TABLE_TAG, gather_facts, run_tags
 from icepuffin.orchestration.sensor.sensor_definition import SensorEvaluation, evaluate
 from icepuffin.orchestration.sensor.sensor_plan import SensorCursor, plan_runs

@@ -3,10 +3,9 @@
 import dagster as dg
 import pytest
 
-from icepuffin.orchestration import local_execution
+from icepuffin.orchestration import processes
 from icepuffin.orchestration.instance import LOCATION
-from icepuffin.orchestration.local_execution import LOCATION_TAGS, execute, join_location
-from icepuffin.orchestration.processes import PROCESS_TAG, run_process_executor
+from icepuffin.orchestration.processes import LOCATION_TAGS, PROCESS_TAG, execute, join_location, run_process_executor
 
 
 @dg.op
@@ -34,7 +33,7 @@ def test_a_run_belongs_to_the_location_of_its_tags_from_its_first_step(
     assert dict(run.tags).items() >= dict(tags).items()
     if run.remote_job_origin:
         assert (run.remote_job_origin.location_name, run.remote_job_origin.job_name) == (LOCATION, "observing")
-    assert local_execution._jobs == {}
+    assert processes._jobs == {}
 
 
 def test_a_run_of_another_location_stays_there(instance: dg.DagsterInstance) -> None:
