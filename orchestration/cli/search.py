@@ -149,15 +149,34 @@ def command(context: TableContext, arguments: SearchArguments, /) -> None:
       icepuffin search demo.packages --like-id 48182 --exact --vector-column embedding --metric cosine
     """
     arguments.check()
-    query = _vectors_of_options(arguments)
+    from icepuffin.orchestration.cli.query_vectors import parse_vectors, read_vectors, vector_of_row
+
+    query: npt.NDArray[Any] | None = None
+    if arguments.vector is not None:
+        query = parse_vectors(arguments.vector, "--vector")
+    elif arguments.query_file is not None:
+        query = read_vectors(arguments.query_file)
     definition = _definition(context, arguments)
     if definition is None:
         column = context.checked_column(str(arguments.vector_column), arguments.snapshot, arguments.element_type)
     else:
         column = context.vector_column(definition, arguments.snapshot)
+    column_of: dict[str, Any] = {
+        "element_type": definition.element_type if definition else arguments.element_type or OF_COLUMN,
+        "snapshot": arguments.snapshot,
+        "storage": context.storage,
+    }
     if query is None:
-        query = _row_vector(context, definition, column, arguments)
-    result = _search(_open_reader(context, definition, column, arguments), query, arguments)
+        id_column, row = arguments.id_column, str(arguments.like_id)
+        query = vector_of_row(context.table, column, row, id_column=id_column, **column_of)
+    if arguments.exact or definition is None:
+        from icepuffin.ops.search import open_exact
+
+        metric = definition.metric if definition else arguments.metric or "cosine"
+        reader = open_exact(context.table, column, metric, **column_of)
+    else:
+        reader = _open_index(context, definition, arguments)
+    result = _search(reader, query, arguments)
     if context.as_json:
         index = definition.name if definition else None
         print_json({"table": context.name, "index": index, "column": column, **_document(result, arguments)})
@@ -174,52 +193,9 @@ def _definition(context: TableContext, arguments: SearchArguments) -> "IndexDefi
     return context.index(arguments.index)
 
 
-def _vectors_of_options(arguments: SearchArguments) -> "npt.NDArray[Any] | None":
-    """Array [queries, dims] of --vector or --query-file; None for --like-id."""
-    from icepuffin.orchestration.cli.query_vectors import parse_vectors, read_vectors
+def _open_index(context: TableContext, definition: "IndexDefinition", arguments: SearchArguments) -> "IndexReader":
+    from icepuffin.ops.search import open_index
 
-    if arguments.vector is not None:
-        return parse_vectors(arguments.vector, "--vector")
-    return None if arguments.query_file is None else read_vectors(arguments.query_file)
-
-
-def _row_vector(
-    context: TableContext, definition: "IndexDefinition | None", column: str, arguments: SearchArguments
-) -> "npt.NDArray[Any]":
-    """Array [1, dims] of --like-id."""
-    from icepuffin.orchestration.cli.query_vectors import vector_of_row
-
-    row = str(arguments.like_id)
-    return vector_of_row(
-        context.table,
-        column,
-        row,
-        id_column=arguments.id_column,
-        element_type=_element_type(definition, arguments),
-        snapshot=arguments.snapshot,
-        storage=context.storage,
-    )
-
-
-def _element_type(definition: "IndexDefinition | None", arguments: SearchArguments) -> str:
-    return definition.element_type if definition else arguments.element_type or OF_COLUMN
-
-
-def _open_reader(
-    context: TableContext, definition: "IndexDefinition | None", column: str, arguments: SearchArguments
-) -> "IndexReader":
-    from icepuffin.ops.search import open_exact, open_index
-
-    if arguments.exact or definition is None:
-        metric = definition.metric if definition else arguments.metric or "cosine"
-        return open_exact(
-            context.table,
-            column,
-            metric,
-            element_type=_element_type(definition, arguments),
-            snapshot=arguments.snapshot,
-            storage=context.storage,
-        )
     session = context.session
     return open_index(
         context.table,
