@@ -201,9 +201,10 @@ def _index(index: IndexDescription, report: TableReport) -> Markup:
 
 
 def _version_figures(index: IndexDescription, shown: Overview) -> Iterable[Markup]:
-    if shown.shards:
+    if shown.curve:
         chart = recall_chart(shown, index.definition.target_recall)
         yield _figure("Recall by cost", chart, _legend(note="dashed: target"))
+    if shown.shards:
         styles = (("rows", "a"), ("later rows", "b"), ("tombstones", "e"))
         yield _figure("Rows of each shard", shards_chart(shown), _legend(styles))
     head = [("in the version", "a", shown.rows_covered), ("scanned by searches", "c", index.tail)]

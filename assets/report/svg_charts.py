@@ -125,10 +125,8 @@ def bar_chart(bars: Sequence[Bar], axes: Axes) -> Markup:
     return _chart(axes, axes.ends or ("", ""), caption, grid, marks, over)
 
 
-def recall_chart(view: Overview, target: float | None = None) -> Markup:
-    """recall@10 of an index version over distances per query, with a dashed line at the target."""
-    if not view.curve:
-        return _note(view.without_graphs or "recall by cost: not measured")
+def recall_chart(view: Overview, target: float) -> Markup:
+    """recall@10 of an index version that has a curve over distances per query, with a dashed line at the target."""
     points = [
         Point(
             it.distances,
@@ -144,9 +142,7 @@ def recall_chart(view: Overview, target: float | None = None) -> Markup:
 
 
 def shards_chart(view: Overview) -> Markup:
-    """Live rows and tombstones of each shard of an index version."""
-    if not view.shards:
-        return _note(view.without_graphs)
+    """Live rows and tombstones of each shard of an index version that has shards."""
     bars = [
         Bar(
             f"shard {it.shard}: {it.live:,} rows, {it.tombstones:,} tombstones",
@@ -212,12 +208,5 @@ def _chart(axes: Axes, ends: tuple[str, str], caption: str, *marks: Child) -> Ma
         element("text", ends[1] if ends[1] != ends[0] else "", x=WIDTH - _RIGHT, y=foot, text_anchor="end"),
         element("text", caption, x=(WIDTH + _LEFT) / 2, y=HEIGHT - 6, text_anchor="middle"),
     )
-    return _svg(axes.label, HEIGHT if caption else HEIGHT - _CAPTION, *marks, *texts)
-
-
-def _note(text: str) -> Markup:
-    return _svg(text, HEIGHT, element("text", text, x=_LEFT, y=HEIGHT / 2))
-
-
-def _svg(label: str, height: int, *parts: Child) -> Markup:
-    return element("svg", *parts, viewBox=f"0 0 {WIDTH} {height}", role="img", aria_label=label)
+    size = f"0 0 {WIDTH} {HEIGHT if caption else HEIGHT - _CAPTION}"
+    return element("svg", *marks, *texts, viewBox=size, role="img", aria_label=axes.label)
