@@ -16,7 +16,7 @@ from icepuffin.assets.theta_sketches import theta_sketches_asset
 from icepuffin.ops.resources import Engine
 from icepuffin.orchestration.discovery import TableListing, list_tables, listed_tables, shown_spec
 from icepuffin.orchestration.engines import catalogs_of, engine_of
-from icepuffin.orchestration.jobs import live_recall_job, maintenance_job, refresh_job, schedules, verify_job
+from icepuffin.orchestration.jobs import jobs_by_kind, schedules
 from icepuffin.orchestration.sensor.sensor_definition import snapshot_sensor
 from icepuffin.orchestration.settings import GarbageSettings, Settings
 
@@ -84,16 +84,13 @@ def table_definitions(spec: TableSpec, garbage: GarbageSettings, engine: Engine)
     checks = [check(spec, index) for index in spec.indexes for check in kinds]
     if spec.settings.statistics.keeps_ndv:
         checks.append(sketches_check(spec))
-    maintenance = maintenance_job(spec, garbage)
+    jobs = jobs_by_kind(spec, garbage)
     if not spec.derived_keys:
-        return dg.Definitions(assets=assets, jobs=[maintenance])
-    refresh = refresh_job(spec)
-    verify = verify_job(spec)
-    live_recall = live_recall_job(spec) if spec.indexes and spec.settings.recall_reports else None
+        return dg.Definitions(assets=assets, jobs=list(jobs.values()))
     return dg.Definitions(
         assets=assets,
         asset_checks=checks,
-        jobs=[refresh, maintenance, verify, *([live_recall] if live_recall else [])],
-        sensors=[snapshot_sensor(spec, refresh, engine)],
-        schedules=list(schedules(spec, refresh, maintenance, verify, live_recall, engine)),
+        jobs=list(jobs.values()),
+        sensors=[snapshot_sensor(spec, jobs["refresh"], engine)],
+        schedules=list(schedules(spec, jobs, engine)),
     )

@@ -3,7 +3,7 @@ nightly run for the newest snapshots, whatever the sensor did, weekly maintenanc
 live queries.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 import dagster as dg
@@ -32,22 +32,24 @@ AssetJob: TypeAlias = Any
 """A job over assets, as `define_asset_job` returns it: Dagster does not export the class."""
 
 
-def refresh_job(spec: TableSpec) -> AssetJob:
-    """Sketches and index versions of one snapshot, in one process: one process per op would start one JVM per op."""
-    made = dg.AssetSelection.assets(*spec.derived_keys) - _checks(spec, "integrity") - _checks(spec, "live_recall")
-    return _job(spec, "refresh", made, f"Theta sketches and index versions of one snapshot of {spec.identifier}.")
+def jobs_by_kind(spec: TableSpec, garbage: GarbageSettings) -> dict[str, AssetJob]:
+    """The jobs of one table: its maintenance alone, where nothing is derived from it.
 
-
-def verify_job(spec: TableSpec) -> AssetJob:
-    """The checks that read whole files, and the freshness checks."""
-    about = f"Checks of what is derived from {spec.identifier}: are its files intact, and indexes up to date?"
-    return _job(spec, "verify", _checks(spec, "integrity") | _checks(spec, "freshness"), about)
-
-
-def live_recall_job(spec: TableSpec) -> AssetJob:
-    """The checks of live queries' recall."""
-    about = f"A check per index of {spec.identifier}: do live queries find what they should?"
-    return _job(spec, "live_recall", _checks(spec, "live_recall"), about)
+    Each runs in one process: one process per op would start one JVM per op.
+    """
+    jobs: dict[str, AssetJob] = {"maintain": _maintenance_job(spec, garbage)}
+    if not spec.derived_keys:
+        return jobs
+    name = spec.identifier
+    fresh, intact, live = (_checks(spec, check) for check in ("freshness", "integrity", "live_recall"))
+    about = f"Theta sketches and index versions of one snapshot of {name}."
+    jobs["refresh"] = _job(spec, "refresh", dg.AssetSelection.assets(*spec.derived_keys) - intact - live, about)
+    about = f"Checks of what is derived from {name}: are its files intact, and indexes up to date?"
+    jobs["verify"] = _job(spec, "verify", intact | fresh, about)
+    if spec.indexes and spec.settings.recall_reports:
+        about = f"A check per index of {name}: do live queries find what they should?"
+        jobs["live_recall"] = _job(spec, "live_recall", live, about)
+    return jobs
 
 
 def _job(spec: TableSpec, kind: str, selection: dg.AssetSelection, about: str) -> AssetJob:
@@ -70,7 +72,7 @@ def _checks(spec: TableSpec, name: str) -> dg.AssetSelection:
     return dg.AssetSelection.checks(*(dg.AssetCheckKey(key, name) for key in keys))
 
 
-def maintenance_job(spec: TableSpec, garbage: GarbageSettings) -> dg.JobDefinition:
+def _maintenance_job(spec: TableSpec, garbage: GarbageSettings) -> dg.JobDefinition:
     """Rebuild shards with too many tombstones, expire versions, then delete the files that no version needs.
 
     The second op needs nothing of the first: garbage is collected where an index cannot be rebuilt, too.
@@ -145,28 +147,21 @@ def _rebuilt(report: IndexReport | None) -> str:
     return f"{report.shards_rebuilt} of {report.shards} shards rebuilt: {report.reason}"
 
 
-def schedules(
-    spec: TableSpec,
-    refresh: AssetJob,
-    maintenance: dg.JobDefinition,
-    verify: AssetJob,
-    live_recall: AssetJob | None,
-    engine: Engine,
-) -> Iterator[dg.ScheduleDefinition]:
+def schedules(spec: TableSpec, jobs: Mapping[str, AssetJob], engine: Engine) -> Iterator[dg.ScheduleDefinition]:
     """The schedules that the settings name. They run if `schedules_running` is set, or once switched on in the UI."""
     settings = spec.settings
     status = dg.DefaultScheduleStatus.RUNNING if settings.schedules_running else dg.DefaultScheduleStatus.STOPPED
     if settings.nightly != "off":
-        yield _nightly(spec, refresh, status, engine)
-    for name, job, cron, what in (
-        ("maintain", maintenance, settings.maintenance, "Rebuilds worn shards, expires versions, deletes index files."),
-        ("verify", verify, settings.maintenance, "Reads index files and sketches whole: are they intact, up to date?"),
-        ("live_recall", live_recall, settings.recall_check, "Do live queries find what they should?"),
+        yield _nightly(spec, jobs["refresh"], status, engine)
+    for name, cron, what in (
+        ("maintain", settings.maintenance, "Rebuilds worn shards, expires versions, deletes index files."),
+        ("verify", settings.maintenance, "Reads index files and sketches whole: are they intact, up to date?"),
+        ("live_recall", settings.recall_check, "Do live queries find what they should?"),
     ):
-        if cron != "off" and job is not None:
+        if cron != "off" and name in jobs:
             named = f"{name}_{spec.slug}_schedule"
             yield dg.ScheduleDefinition(
-                name=named, job=job, cron_schedule=cron, default_status=status, description=what
+                name=named, job=jobs[name], cron_schedule=cron, default_status=status, description=what
             )
 
 
