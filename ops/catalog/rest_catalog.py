@@ -28,7 +28,6 @@ from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
 from requests.exceptions import HTTPError, RequestException
 
-from icepuffin.ops.catalog.file_io import VendedFileIO, vended_io
 from icepuffin.ops.catalog.redaction import without_values
 from icepuffin.ops.catalog.restricted_tables import RESTRICTIONS, refuse_restricted
 from icepuffin.ops.catalog.store_settings import CODE_SETTING, harmless, store_settings, without_code
@@ -48,7 +47,7 @@ _CLIENTS = 16
 
 def vended_storage(table: Table, catalog: RestCatalog) -> StorageConfig:
     """The storage of the files of a table of a REST catalog."""
-    if isinstance(table.io, VendedFileIO | StoredFileIO):
+    if isinstance(table.io, StoredFileIO):
         return table.io.storage
     keys = {key: value for key, value in table.io.properties.items() if is_vended(key)}
     vended_keys = {key: value for key, value in keys.items() if catalog.properties.get(key) != value}
@@ -137,7 +136,7 @@ class VendingCatalog(RestCatalog):
         storage = _storage(self, identifier_tuple, str(metadata.table_uuid), config, credentials)
         io: FileIO
         if normalize(location).startswith(OBJECT_STORES) and CODE_SETTING not in self.properties:
-            io = vended_io({**harmless(metadata.properties), **self.properties, **config}, storage, location)
+            io = StoredFileIO({**harmless(metadata.properties), **self.properties, **config}, storage)
         else:
             vended = {**config, **without_code(self._resolve_storage_credentials(credentials, location))}
             io = self._load_file_io({**harmless(metadata.properties), **vended}, location)

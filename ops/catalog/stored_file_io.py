@@ -1,4 +1,4 @@
-"""PyIceberg's FileIO over our own stores: what PyIceberg reads and writes on GCS and ADLS."""
+"""PyIceberg's FileIO over our own stores: for files on GCS and ADLS, and wherever a catalog vends keys."""
 
 import io
 from collections.abc import Iterator, Mapping
@@ -6,13 +6,15 @@ from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any
 
-from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
+from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream, load_file_io
+from pyiceberg.table import Table
 from typing_extensions import Buffer
 
-from icepuffin.ops.catalog.store_settings import store_settings
+from icepuffin.ops.catalog.store_settings import CODE_SETTING, has_own_client, store_settings
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.rows.parquet import StorageFile
-from icepuffin.ops.storage import ObjectExistsError, ObjectMissingError, Storage, open_storage
+from icepuffin.ops.storage import ObjectExistsError, ObjectMissingError, Storage, normalize, open_storage
+from icepuffin.ops.storage.locations import OBJECT_STORES
 from icepuffin.puffin.puffin_writer import ByteSink
 
 _WHOLE = 32 << 20
@@ -125,3 +127,19 @@ def _as_builtin() -> Iterator[None]:
         raise FileNotFoundError(str(error)) from error
     except ObjectExistsError as error:
         raise FileExistsError(str(error)) from error
+
+
+def current_io(table: Table, storage: StorageConfig) -> FileIO:
+    """The FileIO of a table's files, with keys that are renewed for as long as the table is kept."""
+    if storage.vended is None or isinstance(table.io, StoredFileIO):
+        return table.io
+    return StoredFileIO(table.io.properties, storage)
+
+
+def file_io(storage: StorageConfig, location: str) -> FileIO:
+    """The FileIO of the files of a table whose metadata file lies at `location`."""
+    if storage.vended is not None and normalize(location).startswith(OBJECT_STORES):
+        return StoredFileIO(storage=storage)
+    if has_own_client(location) and CODE_SETTING not in storage.properties:
+        return StoredFileIO(storage.properties)
+    return load_file_io(dict(storage.properties), location)

@@ -18,7 +18,7 @@ from pyiceberg.types import UUIDType
 
 from icepuffin.ann_kernels.arrays import I64, Bool
 from icepuffin.ann_kernels.rows.bitmap import Bitmap
-from icepuffin.ops.catalog.file_io import current_io
+from icepuffin.ops.catalog.stored_file_io import current_io
 from icepuffin.ops.filters.condition_text import condition_key
 from icepuffin.ops.filters.predicate import RowPredicate
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig

@@ -34,7 +34,7 @@ from pyspark.sql.types import (
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from icepuffin.ops.cache import CacheSettings, process_cache, use_settings
-from icepuffin.ops.catalog.file_io import file_io
+from icepuffin.ops.catalog.stored_file_io import file_io
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.filters.predicate import RowPredicate

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from icepuffin.ops.errors import IcepuffinError, UnreachableError
-from icepuffin.ops.model import Grant, StorageConfig, VendedGrants
+from icepuffin.ops.model import Grant, VendedGrants
 from icepuffin.ops.storage.locations import normalize
 
 _log = logging.getLogger(__name__)
@@ -58,15 +58,6 @@ class RemoteSigningError(AccessError):
     """Raised when the catalog gives no keys, but offers to sign each request itself."""
 
     retryable = False
-
-
-def settings_for(location: str, config: StorageConfig) -> dict[str, str]:
-    """PyIceberg's store settings for `location` with the keys that the catalog vends for it now, renewed if need be.
-
-    Vended settings win over others, as in PyIceberg and Iceberg's own clients. Raises AccessError.
-    """
-    vended = lease_of(config.vended).grant(location) if config.vended else None
-    return combined(config.properties, vended.properties if vended else {})
 
 
 def combined(properties: Mapping[str, str], vended: Mapping[str, str]) -> dict[str, str]:

@@ -27,19 +27,7 @@ def s3_options(properties: Mapping[str, str]) -> dict[str, Any]:
         options["anon"] = True
     if properties.get("s3.force-virtual-addressing") != "true" and endpoint:
         options["config_kwargs"] = {"s3": {"addressing_style": "path"}}
-    if "key" not in options and "anon" not in options:
-        require_keys(properties)
-    return options
-
-
-def require_keys(properties: Mapping[str, str]) -> None:
-    """Raises RemoteSigningError where the catalog wants to sign each request itself, and gives no keys."""
-    has_key = (
-        "s3.access-key-id" in properties
-        or "client.access-key-id" in properties
-        or properties.get("s3.anonymous") == "true"
-    )
-    if properties.get(REMOTE_SIGNING, "").lower() == "true" and not has_key:
+    if "key" not in options and "anon" not in options and properties.get(REMOTE_SIGNING, "").lower() == "true":
         raise RemoteSigningError(
             f"the catalog signs requests to S3 itself ({REMOTE_SIGNING}), which icepuffin's S3 client cannot use. Let "
             "the catalog vend credentials: switch STS on for its warehouse, and leave "
@@ -47,3 +35,4 @@ def require_keys(properties: Mapping[str, str]) -> None:
             "the catalog's settings, s3.access-key-id and s3.secret-access-key; or take those of the environment: "
             f"{REMOTE_SIGNING} = false"
         )
+    return options

@@ -14,13 +14,11 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import ForbiddenError
-from pyiceberg.io import InputStream
-from pyiceberg.io.pyarrow import PyArrowFile
 from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.cache import ShardKey, process_cache
-from icepuffin.ops.catalog.file_io import current_io
+from icepuffin.ops.catalog.stored_file_io import current_io
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import materialize_index
 from icepuffin.ops.index.planning.index_report import IndexReport
@@ -28,6 +26,7 @@ from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.search import exact_search, open_index
 from icepuffin.ops.storage import AccessError, StorageError, credentials, open_storage, principal
 from icepuffin.ops.storage.credentials import RemoteSigningError
+from icepuffin.ops.storage.s3 import S3Storage
 from icepuffin.ops.storage.s3_options import s3_options
 from icepuffin.ops.tasks.task_runner import LocalRunner, Progress, RunContext
 from tests.conftest import make_rows, queries
@@ -131,15 +130,15 @@ def test_keys_that_expire_after_a_manifest_was_opened_are_replaced(
     table = new_table(lake, tmp_path)
     io, location = current_io(table, storage_of(table)), (table.current_snapshot() or pytest.fail("gone")).manifest_list
     assert io.new_input(location).exists()
-    opened = PyArrowFile.open
+    size = S3Storage.size
 
-    def expired_then(file: PyArrowFile, seekable: bool = True) -> InputStream:
-        monkeypatch.setattr(PyArrowFile, "open", opened)
-        stream = opened(file, seekable)
+    def expired_then(store: S3Storage, path: str) -> int:
+        monkeypatch.setattr(S3Storage, "size", size)
+        length = store.size(path)
         lake.expire()
-        return stream
+        return length
 
-    monkeypatch.setattr(PyArrowFile, "open", expired_then)
+    monkeypatch.setattr(S3Storage, "size", expired_then)
     with io.new_input(location).open() as stream:
         assert stream.read().startswith(b"Obj")
     assert set(lake.refused) == {"ExpiredToken"}
