@@ -15,7 +15,6 @@ from typing import BinaryIO
 
 from icepuffin.ops.model import ObjectInfo, ObjectRange
 from icepuffin.ops.storage.base import ObjectExistsError, ObjectMissingError, Storage, StorageError, short_object
-from icepuffin.ops.storage.direct_io import DirectSink
 from icepuffin.ops.storage.locations import normalize
 
 _log = logging.getLogger(__name__)
@@ -81,13 +80,18 @@ class LocalStorage(Storage):
 
     def concat(self, path: str, segments: Iterable[bytes | ObjectRange], most_bytes: int = 0) -> int:
         copied = 0
-        with self.open_output(path) as output, DirectSink(output.fileno()) as sink:
+        with self.open_output(path) as output:
             for segment in segments:
                 if isinstance(segment, bytes):
-                    sink.append(segment)
+                    output.write(segment)
                 else:
-                    _append_range(sink, segment)
+                    output.flush()
+                    _append_range(output.fileno(), segment)
                     copied += segment.length
+            output.flush()
+            os.fsync(output.fileno())
+            # an index is copied whole, and the copy is seldom read: what is read stays in the page cache
+            os.posix_fadvise(output.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         return copied
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -159,11 +163,14 @@ def _read_fully(handle: int, offset: int, length: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _append_range(sink: DirectSink, segment: ObjectRange) -> None:
+def _append_range(output: int, segment: ObjectRange) -> None:
     with _open(segment.path) as source:
-        done = sink.append_range(source.fileno(), segment.offset, segment.length)
-    if done < segment.length:
-        raise short_object(segment, done)
+        done = 0
+        while done < segment.length:
+            sent = os.sendfile(output, source.fileno(), segment.offset + done, segment.length - done)
+            if not sent:
+                raise short_object(segment, done)
+            done += sent
 
 
 def _sync_directory(directory: Path) -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from icepuffin.ops.model import ObjectRange, StorageConfig
@@ -92,13 +93,17 @@ def test_an_output_that_is_removed_while_it_is_written_is_reported(tmp_path: Pat
 
 
 def test_joins_copy_ranges_between_literal_bytes(tmp_path: Path) -> None:
-    STORE.create(f"{tmp_path}/a", bytes(range(100)))
-    copied = STORE.concat(
-        f"{tmp_path}/joined",
-        [b"<", ObjectRange(f"{tmp_path}/a", 10, 5), b"|", ObjectRange(f"{tmp_path}/a", 0, 3), b">"],
+    whole = np.random.default_rng(0).bytes(200 * 4096)
+    STORE.create(f"{tmp_path}/a", whole)
+    segments: list[bytes | ObjectRange] = []
+    for number, length in enumerate((0, 1, 4095, 4096, 3 * 4096 + 7, 150 * 4096 + 5)):
+        segments += [whole[:length], ObjectRange(f"{tmp_path}/a", 100 * number, length)]
+    copied = STORE.concat(f"{tmp_path}/joined", segments)
+    expected = b"".join(
+        part if isinstance(part, bytes) else whole[part.offset : part.offset + part.length] for part in segments
     )
-    assert STORE.read_range(f"{tmp_path}/joined", 0, 100) == b"<" + bytes(range(10, 15)) + b"|" + bytes(range(3)) + b">"
-    assert copied == 8
+    assert (tmp_path / "joined").read_bytes() == expected
+    assert copied == len(expected) // 2
 
 
 def test_a_join_past_the_end_of_a_source_publishes_nothing(tmp_path: Path) -> None:
