@@ -15,9 +15,6 @@ _ALWAYS_ALLOWED = 40 << 20
 _A_BYTE = 8
 """Bytes of memory, the payload's own included, for each stored byte of a footer"""
 _A_TEXT = 60
-_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:":?|\\?\Z)', re.DOTALL)
-"""A text, with the colon behind it where it is a key"""
-_MAX_KEYS, _LONGEST_KEY = 1_000, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,35 +94,21 @@ def decode_footer(payload: bytes, *, blob_area_end: int, stored: int | None = No
 def _require_room(payload: bytes, stored: int) -> None:
     """Refuse JSON of many small values, of which a few bytes make a Python object each, before there are any.
 
-    In memory are the payload, its text, and the values. A letter takes the bytes that the widest of its text takes.
+    In memory are the payload, its text, and the values, of which marks inside of texts count as some. A letter takes
+    the bytes that the widest of its text takes.
     """
     width = _width(payload)
     room = _ALWAYS_ALLOWED + _A_BYTE * stored - (1 + width) * len(payload)
+    objects, lists, commas, quotes = (payload.count(mark) for mark in (b"{", b"[", b",", b'"'))
     widest = 4 if b"\\u" in payload else width
-    if _size_of_values(payload, payload.count(b'"') // 2) + widest * len(payload) <= room:  # as if texts held values
-        return
-    outside, keys, size, position = bytearray(), set[bytes](), 0, 0
-    for match in _TEXT.finditer(payload):
-        outside += payload[position : match.start()]
-        text, position = match[0], match.end()
-        if text in keys:  # json keeps one text for all
-            continue
-        size += _A_TEXT + (1 if text.isascii() and b"\\u" not in text else widest) * len(text)
-        if text.endswith(b":") and len(text) <= _LONGEST_KEY and len(keys) < _MAX_KEYS:
-            keys.add(text)
-    outside += payload[position:]
-    if (size := size + _size_of_values(bytes(outside), 0)) > room:
+    size = 240 * objects + 96 * lists + 44 * commas + _A_TEXT * (quotes // 2) + widest * len(payload)
+    if size > room:
         raise BadFooterError(f"the values of a footer of {stored:,} bytes take about {size:,} in memory, over {room:,}")
 
 
 def _width(payload: bytes) -> int:
     """Bytes that Python keeps for each letter of a text, by the first bytes of its letters in UTF-8."""
     return 4 if re.search(rb"[\xf0-\xff]", payload) else 2 if re.search(rb"[\xc4-\xef]", payload) else 1
-
-
-def _size_of_values(text: bytes, texts: int) -> int:
-    objects, lists, commas = (text.count(mark) for mark in (b"{", b"[", b","))
-    return 240 * objects + 96 * lists + _A_TEXT * texts + 44 * commas
 
 
 def _reject_constant(name: str) -> None:

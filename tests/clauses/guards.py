@@ -14,7 +14,7 @@ GUARDS = (
     ),
     Edit(
         "bound: memory that the values of a footer take", "_require_room",
-        "(bytes(outside), 0)) > room:", "(bytes(outside), 0)) > 2 * room:",
+        "if size > room:", "if size > 2 * room:",
         "test_the_values_of_a_footer_take_as_much_memory_as_its_length_allows",
     ),
     Edit(

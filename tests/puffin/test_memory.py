@@ -207,20 +207,6 @@ def test_a_directory_takes_no_more_than_its_bytes_warrant() -> None:
         sketch_directory_blob.decode(data)
 
 
-def test_brackets_within_a_text_are_no_values() -> None:
-    assert decode_footer(b'{"blobs":[],"x":"' + b"[{" * 5_000_000 + b'"}', blob_area_end=4).blobs == ()
-
-
-@pytest.mark.parametrize(
-    "end", [rb"\\", rb"\"", rb"\\\"", rb"\\\\"], ids=["backslash", "quote", "both", "two backslashes"]
-)
-def test_a_text_ends_at_a_quote_behind_an_even_number_of_backslashes(end: bytes) -> None:
-    values = b"[{" * 1_000_000
-    assert decode_footer(b'{"blobs":[],"%s":"%s"}' % (end, values), blob_area_end=4).blobs == ()
-    with pytest.raises(BadFooterError, match="in memory"):
-        decode_footer(b'{"blobs":[],"%s":%s}' % (end, values), blob_area_end=4)
-
-
 NUMBERS = b'{"blobs":[],"x":[' + b"1000," * 1_500_000 + b'"%s"]}'
 
 
