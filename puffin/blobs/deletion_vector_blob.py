@@ -13,7 +13,7 @@ from array import array
 
 import numpy as np
 import numpy.typing as npt
-from pyroaring import BitMap
+from pyroaring import BitMap64
 
 from icepuffin.puffin.blobs.roaring import MAX_POSITIONS, decode_roaring64
 from icepuffin.puffin.errors import BadBlobError, ChecksumError
@@ -54,12 +54,6 @@ def decode(data: bytes, *, max_positions: int = MAX_POSITIONS) -> npt.NDArray[np
 
 def encode_roaring64(values: npt.NDArray[np.uint64]) -> bytes:
     """Portable 64-bit Roaring of distinct ascending values."""
-    high = values >> np.uint64(32)
-    keys, starts = np.unique(high, return_index=True)
-    parts = [struct.pack("<Q", len(keys))]
-    for key, start, end in zip(keys, starts, [*starts[1:], len(values)][: len(keys)], strict=True):
-        low = (values[start:end] & np.uint64(0xFFFFFFFF)).astype(np.uint32)
-        bitmap = BitMap(array("I", low.tobytes()))  # of an array it is made without a Python number a value
-        bitmap.run_optimize()
-        parts += [struct.pack("<I", int(key)), bitmap.serialize()]
-    return b"".join(parts)
+    bitmap = BitMap64(array("Q", values.tobytes()))  # of an array it is made without a Python number a value
+    bitmap.run_optimize()
+    return bytes(bitmap.serialize())
