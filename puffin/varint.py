@@ -36,18 +36,8 @@ def new_lists(shape: tuple[int, int]) -> I32:
 
 
 def encode_adjacency(neighbors: I32, degrees: I32) -> tuple[U8, U64]:
-    """Lists of neighbours as bytes.
-
-    Parameters
-    ----------
-    neighbors : int32[N, R]
-        Row i holds `degrees[i]` ids.
-    degrees : int32[N]
-
-    Returns
-    -------
-    tuple
-        (bytes u8[..], offsets u64[N + 1] into them). Each list is sorted: its order carries no meaning.
+    """(lists as bytes u8[..], offsets u64[N + 1] into them) of `neighbors`, int32[N, R], whose row i holds `degrees[i]`
+    ids, int32[N]. Each list is sorted: its order carries no meaning.
     """
     count, width = neighbors.shape
     out = np.empty(count * (width + 1) * _MAX_VARINT32, np.uint8)
@@ -59,31 +49,12 @@ def encode_adjacency(neighbors: I32, degrees: I32) -> tuple[U8, U64]:
 def decode_adjacency(
     data: U8, offsets: U64, max_degree: int, *, max_bytes: int | None = None, allocate: Allocate = new_lists
 ) -> tuple[I32, I32]:
-    """Inverse of `encode_adjacency`.
+    """Inverse of `encode_adjacency`: (neighbors int32[N, W] padded with -1, degrees int32[N]). W is `max_degree`, the
+    longest list that is accepted, or less where no list is so long. `allocate` gives the neighbours' array.
 
-    Parameters
-    ----------
-    data : u8[..]
-    offsets : u64[N + 1]
-    max_degree : int
-        Longest list that is accepted.
-    max_bytes : int, optional
-        Largest size of the neighbours that is accepted.
-    allocate : callable, optional
-        Gives the neighbours' array for its shape (N, W). Default: in memory.
-
-    Returns
-    -------
-    tuple
-        (neighbors int32[N, W] padded with -1, degrees int32[N]); W is `max_degree`, or less where no list is so long.
-
-    Raises
-    ------
-    BlobTooLargeError
-        The neighbours would take more than `max_bytes`; raised before memory is taken.
-    BadBlobError
-        Offsets that do not match, a degree over `max_degree`, ids that are not ascending or not below N, or a node that
-        is its own neighbour.
+    Raises BlobTooLargeError where the neighbours would take more than `max_bytes`, before memory is taken. Raises
+    BadBlobError for offsets that do not match, a degree over `max_degree`, ids that are not ascending or not below N,
+    and a node that is its own neighbour.
     """
     count = len(offsets) - 1
     _require_ascending(data, offsets)

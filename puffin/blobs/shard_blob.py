@@ -218,16 +218,6 @@ class VectorsApart(Protocol):
         ...
 
 
-class NoVectors:
-    """Stands for the vectors of a shard that has none."""
-
-    nbytes = 0
-
-    def read(self) -> npt.NDArray[np.uint8]:
-        """No bytes."""
-        return np.empty(0, np.uint8)
-
-
 class ShardReader:
     """Reads a shard blob by sections out of `source` (the blob alone, from its first byte).
 
@@ -248,10 +238,10 @@ class ShardReader:
     ) -> None:
         self.source = source
         self._read_addresses = read_addresses
-        self._vectors = vectors or NoVectors()
+        self._vectors = vectors
         self._checksums = checksums
         self.header = read_header(source)
-        require_vectors(self.header, self._vectors.nbytes)
+        require_vectors(self.header, vectors.nbytes if vectors else 0)
 
     def read_section(self, kind: Section) -> npt.NDArray[np.uint8]:
         """Raw bytes u8 of one section, checksum checked. Raises BadBlobError where the shard has none."""
@@ -393,7 +383,8 @@ class ShardReader:
         dtype = self.header.vector_type
         if dtype is None:
             return None
-        vectors = self._shaped(self._vectors.read(), "vectors have", dtype.str, (self.header.count, self.header.dims))
+        stored = self._vectors.read() if self._vectors else np.empty(0, np.uint8)
+        vectors = self._shaped(stored, "vectors have", dtype.str, (self.header.count, self.header.dims))
         if dtype.itemsize == 2:
             for start in range(0, len(vectors), _CHECKED_ROWS):
                 require_finite(vectors[start : start + _CHECKED_ROWS])
