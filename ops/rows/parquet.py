@@ -16,7 +16,7 @@ from typing_extensions import Buffer
 
 from icepuffin.ops.storage import Storage, normalize
 from icepuffin.ops.storage.local_storage import to_path
-from icepuffin.ops.storage.prefetch import coalesced
+from icepuffin.ops.storage.prefetch import PrefetchedSource
 
 _READ = 1 << 20
 """Bytes of a column chunk that Arrow reads at once; without a limit it reads the whole chunk for its first rows"""
@@ -69,14 +69,14 @@ class ParquetObject:
             yield column, row_group.column(number)
 
     def _chunk_ranges(self, groups: Iterable[int], columns: frozenset[str]) -> list[tuple[int, int]]:
-        """(offset, length) of the ranges that hold the columns' chunks."""
+        """(offset, length) of the columns' chunks."""
         spans = []
         for group in groups:
             for column, chunk in self.chunks(group):
                 if column in columns:
                     start = min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)))
                     spans.append((start, chunk.total_compressed_size))
-        return coalesced(spans)
+        return spans
 
 
 def _leaves(arrow_type: pa.DataType) -> int:
@@ -90,16 +90,13 @@ class StorageFile(io.RawIOBase):
 
     def __init__(self, storage: Storage, path: str, size: int) -> None:
         super().__init__()
-        self._storage = storage
-        self._path = path
+        self._source = PrefetchedSource(storage, path, size=size)
         self._size = size
         self._position = 0
-        self._fetched: list[tuple[int, memoryview]] = []
 
     def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Fetch ranges (offset, length), in place of those fetched before."""
-        data = self._storage.read_ranges(self._path, ranges)
-        self._fetched = [(start, memoryview(piece)) for (start, _), piece in zip(ranges, data, strict=True)]
+        """See `PrefetchedSource`."""
+        self._source.fetch(ranges)
 
     def seekable(self) -> bool:
         return True
@@ -118,7 +115,7 @@ class StorageFile(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         left = max(0, self._size - self._position)
         length = left if size is None or size < 0 else min(size, left)
-        data = self._read(self._position, length) if length else b""
+        data = self._source.read_range(self._position, length) if length else b""
         self._position += len(data)
         return data
 
@@ -131,9 +128,3 @@ class StorageFile(io.RawIOBase):
         data = self.read(len(view))
         view[: len(data)] = data
         return len(data)
-
-    def _read(self, offset: int, length: int) -> bytes:
-        for start, piece in self._fetched:
-            if start <= offset and offset + length <= start + len(piece):
-                return bytes(piece[offset - start : offset - start + length])
-        return self._storage.read_range(self._path, offset, length)
