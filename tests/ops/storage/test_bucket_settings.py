@@ -10,9 +10,8 @@ from icepuffin.ops.catalog.stored_file_io import StoredFileIO
 from icepuffin.ops.model import Grant, StorageConfig, VendedGrants
 from icepuffin.ops.storage import StorageError, bucket_clients, normalize, open_storage, principal
 from icepuffin.ops.storage.adls_options import adls_account
-from icepuffin.ops.storage.bucket_clients import bucket_client
+from icepuffin.ops.storage.bucket_clients import bucket_client, gcs_config
 from icepuffin.ops.storage.credentials import combined, ends_of, nearest
-from icepuffin.ops.storage.gcs_options import gcs_config
 
 HOST = "acc.dfs.core.windows.net"
 SECRET = "hunter2hunter2"
