@@ -47,7 +47,12 @@ class Storage(Protocol):
         """Bytes of the object. Raises ObjectMissingError."""
         ...
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        try:
+            self.size(path)
+        except ObjectMissingError:
+            return False
+        return True
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
         """Exactly `length` bytes, fewer only where the object ends. Raises ObjectMissingError."""

@@ -71,13 +71,6 @@ class BucketStorage(Storage):
         with _reading(path):
             return int(self.request(path, obstore.head)["size"])
 
-    def exists(self, path: str) -> bool:
-        try:
-            self.size(path)
-        except ObjectMissingError:
-            return False
-        return True
-
     def read_range(self, path: str, offset: int, length: int) -> bytes:
         if not length:
             return b""

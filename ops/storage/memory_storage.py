@@ -53,9 +53,6 @@ class MemoryStorage(Storage):
     def size(self, path: str) -> int:
         return len(_content(path))
 
-    def exists(self, path: str) -> bool:
-        return path in _objects
-
     def read_range(self, path: str, offset: int, length: int) -> bytes:
         return _content(path)[offset : offset + length]
 

@@ -26,10 +26,9 @@ from icepuffin.ops.storage.base import (
     short_object,
 )
 from icepuffin.ops.storage.credentials import AccessError, Lease
-from icepuffin.ops.storage.literal_keys import LiteralFileSystem
 from icepuffin.ops.storage.locations import normalize
 from icepuffin.ops.storage.multipart import S3_LIMITS, CopyPart, PartLimits, UploadPart, plan_parts
-from icepuffin.ops.storage.renewal import RenewedFileSystem
+from icepuffin.ops.storage.s3_file_systems import LiteralFileSystem, RenewedFileSystem
 
 _log = logging.getLogger(__name__)
 _ATTEMPT = "icepuffin-attempt"
@@ -71,10 +70,6 @@ class S3Storage(Storage):
     def size(self, path: str) -> int:
         with _reading(path):
             return int(self._fs.info(_key(path))["size"])
-
-    def exists(self, path: str) -> bool:
-        with _reading(path):
-            return bool(self._fs.exists(_key(path)))
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
         if not length:

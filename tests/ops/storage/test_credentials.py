@@ -12,7 +12,7 @@ from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import Grant, VendedGrants
 from icepuffin.ops.storage import credentials
 from icepuffin.ops.storage.credentials import AccessError, Lease, combined, ends_of, is_vended, lease_of, nearest
-from icepuffin.ops.storage.renewal import _refuses_keys
+from icepuffin.ops.storage.s3_file_systems import _refuses_keys
 from tests.patience import PATIENCE
 
 MINUTE = 60_000.0

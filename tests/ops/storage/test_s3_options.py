@@ -5,7 +5,7 @@ from botocore.exceptions import ClientError
 
 from icepuffin.ops.storage import RefusedError, StorageError, s3
 from icepuffin.ops.storage.credentials import REMOTE_SIGNING, RemoteSigningError
-from icepuffin.ops.storage.literal_keys import LiteralFileSystem
+from icepuffin.ops.storage.s3_file_systems import LiteralFileSystem
 from icepuffin.ops.storage.s3_options import s3_options
 
 PATH_STYLE = {"s3": {"addressing_style": "path"}}

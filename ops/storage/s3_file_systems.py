@@ -1,8 +1,11 @@
-"""An s3fs file system that takes its keys from a lease at each request, and new ones where a store refuses them."""
+"""File systems of s3fs: every character of a key is literal; keys to the store come from a lease at each request, and
+new ones where a store refuses them.
+"""
 
 import asyncio
 from typing import Any
 
+import s3fs
 from aiobotocore.credentials import AioCredentials
 from aiobotocore.session import AioSession
 from botocore.credentials import ReadOnlyCredentials
@@ -11,11 +14,22 @@ from fsspec.asyn import sync_wrapper
 
 from icepuffin.ops.model import Grant
 from icepuffin.ops.storage.credentials import Lease
-from icepuffin.ops.storage.literal_keys import LiteralFileSystem
 
 _REFUSED = frozenset({"400", "InvalidToken", "TokenRefreshRequired"})
 """Error codes for keys that are not valid any more, beside those of which s3fs makes a PermissionError. The answer to a
 HEAD request has no text, only 400"""
+
+
+class LiteralFileSystem(s3fs.S3FileSystem):  # type: ignore[misc]  # no types
+    """s3fs cuts `?versionId=` and what follows off a key; here it is part of the name, as in the store."""
+
+    def split_path(self, path: str) -> tuple[str, str, Any]:
+        """(bucket, key, no version)."""
+        stripped = self._strip_protocol(path).lstrip("/")
+        if "/" not in stripped:
+            return stripped, "", None
+        bucket, key = self._find_bucket_key(stripped)
+        return bucket, key + path[len(path.rstrip("/")) :], None
 
 
 class _Keys(AioCredentials):  # type: ignore[misc]  # no types
