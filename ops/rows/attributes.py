@@ -113,16 +113,14 @@ def file_lists(batches: Iterable[pa.Array], kind: pa.DataType, rows: int) -> Fil
     merged_values = _merged_batches(elements(), kind, limit)
     if merged_values is None or rows >= 1 << 32:
         return None
-    distinct, parts = merged_values
-    codes, owner, state = (
-        np.concatenate([np.empty(0, np.int64), *parts]),
-        np.concatenate(owners),
-        np.concatenate(states),
-    )
+    distinct, codes = merged_values
+    owner, state = np.concatenate(owners), np.concatenate(states)
     state[owner[codes < 0]] = WITH_NULL
-    pairs = np.unique(codes[codes >= 0] * np.int64(rows) + owner[codes >= 0])
+    pairs = np.unique(codes[codes >= 0].astype(np.int64) * rows + owner[codes >= 0])
     starts = np.searchsorted(pairs, np.arange(len(distinct) + 1) * np.int64(rows)).astype(np.uint32)
-    tokens = FileTokens(encoded_values(distinct, []), state, starts, (pairs % max(1, rows)).astype(np.uint32))
+    tokens = FileTokens(
+        encoded_values(distinct, np.empty(0, np.int32)), state, starts, (pairs % max(1, rows)).astype(np.uint32)
+    )
     size = _size(tokens.tokens) + tokens.starts.nbytes + tokens.rows.nbytes + rows
     return tokens if size <= limit else None
 
@@ -134,52 +132,53 @@ def _size(values: FileValues) -> int:
 
 def _merged_batches(
     batches: Iterable[pa.Array], kind: pa.DataType, limit: int
-) -> tuple[pa.Array, list[npt.NDArray[np.int64]]] | None:
-    """(distinct values, the code of each value by batch, -1 for null); None where they take more bytes than `limit`."""
-    distinct, codes = pa.array([], kind), list[npt.NDArray[np.int64]]()
-    pending, pending_bytes = list[pa.DictionaryArray](), 0
+) -> tuple[pa.Array, npt.NDArray[np.int32]] | None:
+    """(distinct values, the code of each value, -1 for null); None where they take more bytes than `limit`."""
+    encoded, pending_bytes = [pa.array([], kind).dictionary_encode()], 0
     for batch in batches:
-        pending.append(batch.dictionary_encode())
-        pending_bytes += pending[-1].dictionary.nbytes
-        if pending_bytes > max(_MERGED_BYTES, distinct.nbytes):
-            distinct = _merge(distinct, pending, codes)
-            pending, pending_bytes = [], 0
-            if distinct.nbytes > limit:
+        encoded.append(batch.dictionary_encode())
+        pending_bytes += encoded[-1].dictionary.nbytes
+        if pending_bytes > max(_MERGED_BYTES, encoded[0].dictionary.nbytes):
+            encoded, pending_bytes = [_unified(encoded)], 0
+            if encoded[0].dictionary.nbytes > limit:
                 return None
-    return _merge(distinct, pending, codes), codes
+    every = _unified(encoded)
+    return every.dictionary, every.indices.fill_null(-1).to_numpy()
 
 
-def _merge(distinct: pa.Array, batches: Sequence[pa.DictionaryArray], codes: list[npt.NDArray[np.int64]]) -> pa.Array:
-    """The distinct values with those of some batches, whose codes are appended to `codes`; -1 stands for null."""
-    if not batches:
-        return distinct
-    every, indices = merged([distinct, *(batch.dictionary for batch in batches)])
-    start = len(distinct)
-    for batch in batches:
-        end = start + len(batch.dictionary)
-        new_code = np.append(indices[start:end], -1)
-        codes.append(new_code[batch.indices.fill_null(len(batch.dictionary)).to_numpy()].astype(np.int32))
-        start = end
-    return every
+def _unified(parts: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray:
+    return pa.chunked_array(parts).unify_dictionaries().combine_chunks()
 
 
-def encoded_values(distinct: pa.Array, codes: Sequence[npt.NDArray[np.int64]]) -> FileValues:
+def encoded_values(distinct: pa.Array, codes: npt.NDArray[np.int32]) -> FileValues:
     """Values by the layout of the blob. Codes of -1 stand for null."""
     count = len(distinct)
-    every = np.concatenate([np.empty(0, np.int32), *codes])
-    every = np.where(every < 0, count, every).astype(code_type(count))
-    kind = distinct.type
-    if pa.types.is_boolean(kind):
-        flags = distinct.to_numpy(zero_copy_only=False).astype(np.uint8)
-        return FileValues(count, 1, flags.tobytes(), None, every)
+    every = np.where(codes < 0, count, codes).astype(code_type(count))
+    return FileValues(count, *plain_bytes(distinct), every)
+
+
+def value_width(kind: pa.DataType) -> int:
+    """Bytes of each value of a column's `stored_type`; 0 where values have lengths of their own."""
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        offsets = np.frombuffer(distinct.buffers()[1], np.int32, count + 1, distinct.offset * OFFSET.itemsize)
-        data = distinct.buffers()[2]
-        values = b"" if data is None else bytes(memoryview(data)[int(offsets[0]) : int(offsets[-1])])
-        return FileValues(count, 0, values, (offsets - offsets[0]).astype(np.uint32), every)
-    width = kind.byte_width
-    values = bytes(memoryview(distinct.buffers()[1])[distinct.offset * width : (distinct.offset + count) * width])
-    return FileValues(count, width, values, None, every)
+        return 0
+    return 1 if pa.types.is_boolean(kind) else int(kind.byte_width)
+
+
+def plain_bytes(values: pa.Array) -> tuple[int, bytes, npt.NDArray[np.uint32] | None]:
+    """(`value_width`, the values one after the other, bytes before each and before the end where that is 0) of a column
+    in its `stored_type`. What stands for a null is any value.
+    """
+    kind, count, width = values.type, len(values), value_width(values.type)
+    if pa.types.is_boolean(kind):
+        flags = values.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
+        return width, flags.astype(np.uint8).tobytes(), None
+    if width:
+        fixed = memoryview(values.buffers()[1])[values.offset * width : (values.offset + count) * width]
+        return width, bytes(fixed), None
+    offsets = np.frombuffer(values.buffers()[1], OFFSET, count + 1, values.offset * OFFSET.itemsize)
+    texts = values.buffers()[2]
+    stored = b"" if texts is None else bytes(memoryview(texts)[int(offsets[0]) : int(offsets[-1])])
+    return width, stored, (offsets - offsets[0]).astype(np.uint32)
 
 
 def code_type(count: int) -> type[np.unsignedinteger]:
@@ -189,9 +188,7 @@ def code_type(count: int) -> type[np.unsignedinteger]:
 
 def decoded_values(values: FileValues, kind: pa.DataType) -> pa.Array:
     """The distinct values, as Arrow has them. Raises BadBlobError where they are none of the type."""
-    texts = pa.types.is_string(kind) or pa.types.is_binary(kind)
-    width = 0 if texts else 1 if pa.types.is_boolean(kind) else kind.byte_width
-    if width != values.width:
+    if (width := value_width(kind)) != values.width:
         raise BadBlobError(f"attributes are values of {values.width} bytes, {kind} has {width}")
     if pa.types.is_boolean(kind):
         return pa.array(np.frombuffer(values.values, np.uint8).astype(bool))

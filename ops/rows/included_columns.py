@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icepuffin.ops.rows.attributes import OFFSET
+from icepuffin.ops.rows.attributes import OFFSET, plain_bytes, value_width
 from icepuffin.puffin.blobs.included_columns_blob import ValueBlock
 from icepuffin.puffin.errors import BadBlobError
 
@@ -21,13 +21,6 @@ MAX_BLOCK_BYTES = 1 << 24
 """Bytes of the texts of one block, at most: a row of an answer costs the decoding of its block"""
 MAX_ROWS = 256
 """Rows of a block, at most"""
-
-
-def value_width(kind: pa.DataType) -> int:
-    """Bytes of each value of a column's `stored_type`; 0 where values have lengths of their own."""
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        return 0
-    return 1 if pa.types.is_boolean(kind) else int(kind.byte_width)
 
 
 def rows_per_block(values: pa.Array) -> int:
@@ -44,42 +37,32 @@ class LargeBlockError(Exception):
     """Raised where the values of a block take more than `MAX_BLOCK_BYTES`: they began short, and became long."""
 
 
-def small_blocks(batches: Iterable[pa.Array], rows: int) -> Iterator[ValueBlock]:
-    """Yield the blocks of `value_blocks`. Raises LargeBlockError for one of several rows that takes too many bytes."""
-    return _blocks(batches, rows, MAX_BLOCK_BYTES)
-
-
 def value_blocks(batches: Iterable[pa.Array], rows: int) -> Iterator[ValueBlock]:
     """The values of a column in blocks of `rows`, the last one with the rest. `batches`: in the column's `stored_type`.
 
-    Memory: a batch, and a block.
+    Memory: a batch, and a block. Raises LargeBlockError.
     """
-    return _blocks(batches, rows, None)
-
-
-def _blocks(batches: Iterable[pa.Array], rows: int, most_bytes: int | None) -> Iterator[ValueBlock]:
     rest: pa.Array | None = None
     for batch in batches:
         first = 0 if rest is None else min(-len(rest) % rows, len(batch))
         if rest is not None and first:
-            head = _checked(batch.slice(0, first), most_bytes)
-            rest = _checked(pa.concat_arrays([rest, head]), most_bytes)
+            head = _checked(batch.slice(0, first))
+            rest = _checked(pa.concat_arrays([rest, head]))
         if rest is not None and len(rest) == rows:
             yield block_of(rest)
             rest = None
         whole = first + (len(batch) - first) // rows * rows
         for start in range(first, whole, rows):
-            yield block_of(_checked(batch.slice(start, rows), most_bytes))
+            yield block_of(_checked(batch.slice(start, rows)))
         if whole < len(batch):
-            rest = _checked(batch.slice(whole), most_bytes)
+            rest = _checked(batch.slice(whole))
     if rest is not None:
         yield block_of(rest)
 
 
-def _checked(values: pa.Array, most_bytes: int | None) -> pa.Array:
+def _checked(values: pa.Array) -> pa.Array:
     """The same. Raises LargeBlockError where several texts take more bytes."""
-    texts = most_bytes is not None and len(values) > 1 and value_width(values.type) == 0
-    if texts and _text_bytes(values) > (most_bytes or 0):
+    if len(values) > 1 and value_width(values.type) == 0 and _text_bytes(values) > MAX_BLOCK_BYTES:
         raise LargeBlockError
     return values
 
@@ -93,22 +76,14 @@ def with_block_rows(batches: Iterable[pa.Array]) -> tuple[int, Iterator[pa.Array
 
 def block_of(values: pa.Array) -> ValueBlock:
     """Values by the layout of the blob. Equal values have equal bytes."""
-    kind, count = values.type, len(values)
     present = np.asarray(values.is_valid())
-    if pa.types.is_boolean(kind):
-        flags = values.fill_null(fill_value=False).to_numpy(zero_copy_only=False).astype(np.uint8)
-        return ValueBlock(present, flags.tobytes(), None)
-    width = value_width(kind)
-    if width:
-        data = np.frombuffer(values.buffers()[1], np.uint8, count * width, values.offset * width)
-        fixed = np.where(present[:, None], data.reshape(count, width), np.uint8(0))
-        return ValueBlock(present, fixed.tobytes(), None)
-    if not present.all():
-        values = pc.fill_null(values, "" if pa.types.is_string(kind) else b"")
-    offsets = np.frombuffer(values.buffers()[1], OFFSET, count + 1, values.offset * OFFSET.itemsize)
-    texts = values.buffers()[2]
-    stored = b"" if texts is None else bytes(memoryview(texts)[int(offsets[0]) : int(offsets[-1])])
-    return ValueBlock(present, stored, (offsets - offsets[0]).astype(np.uint32))
+    if not present.all() and value_width(values.type) == 0:
+        values = pc.fill_null(values, "" if pa.types.is_string(values.type) else b"")
+    width, stored, offsets = plain_bytes(values)
+    if width and not present.all():
+        fixed = np.frombuffer(stored, np.uint8).reshape(-1, width)
+        stored = np.where(present[:, None], fixed, np.uint8(0)).tobytes()
+    return ValueBlock(present, stored, offsets)
 
 
 def values_at(parts: Sequence[tuple[ValueBlock, Sequence[int]]], kind: pa.DataType) -> pa.Array:

@@ -10,14 +10,12 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, StorageConfig
-from icepuffin.ops.rows.attributes import plain_values, reading_of, stored_type
+from icepuffin.ops.rows.attributes import plain_values, reading_of, stored_type, value_width
 from icepuffin.ops.rows.datafile import BATCH_ROWS, DataFile
 from icepuffin.ops.rows.included_columns import (
     MAX_BLOCK_BYTES,
     LargeBlockError,
-    small_blocks,
     value_blocks,
-    value_width,
     with_block_rows,
 )
 from icepuffin.ops.storage import Storage, open_storage
@@ -107,7 +105,7 @@ def _write(
     block_rows, batches = with_block_rows(_columns(opened))
     encoder, length = BlockEncoder(), 0
     try:
-        for block in small_blocks(batches, block_rows):
+        for block in value_blocks(batches, block_rows):
             stored = encoder.add(raw_block(block))
             sink.write(stored)
             length += len(stored)
@@ -145,11 +143,18 @@ def check_included(task: IncludedCheck) -> list[str]:
             opened = DataFile(open_storage(file.path, task.storage), file, schema, [part.field_id])
             read = map(raw_block, value_blocks(_columns(opened), part.entry.block_rows))
             width = value_width(stored_type(schema.find_field(part.field_id)))
-            if width != part.entry.width or any(own != other for own, other in zip_longest(stored, read)):
+            if width != part.entry.width or not _are_equal(stored, read):
                 faults.append(f"{file.path}: the included values of column {part.field_id} are others")
         except PuffinError as error:
             faults.append(f"{part.location.path}, column {part.field_id}: {error}")
     return faults
+
+
+def _are_equal(stored: Iterator[bytes], read: Iterator[bytes]) -> bool:
+    try:
+        return all(own == other for own, other in zip_longest(stored, read))
+    except LargeBlockError:  # which is stored of no file
+        return False
 
 
 def _stored_blocks(part: IncludedPart, storage: Storage) -> Iterator[bytes]:

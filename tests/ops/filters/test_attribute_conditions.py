@@ -607,9 +607,9 @@ def test_values_in_another_order_of_the_distinct_ones_are_no_fault(
 ) -> None:
     """As another release of Arrow may number them."""
 
-    def backwards(distinct: pa.Array, codes: list[Any]) -> FileValues:
+    def backwards(distinct: pa.Array, codes: Any) -> FileValues:
         count = len(distinct)
-        last_first = [np.where(part < 0, part, count - 1 - part) for part in codes]
+        last_first = np.where(codes < 0, codes, count - 1 - codes)
         return encoded(distinct.take(pa.array(range(count - 1, -1, -1))), last_first)
 
     encoded = kept_values.encoded_values

@@ -38,7 +38,7 @@ def test_entries_are_equal_where_all_rows_are(name: str, of_lists: bool, monkeyp
     encoded = attributes.encoded_values
 
     def backwards(distinct: pa.Array, codes: Any) -> FileValues:
-        last_first = [np.where(part < 0, part, len(distinct) - 1 - part) for part in codes]
+        last_first = np.where(codes < 0, codes, len(distinct) - 1 - codes)
         return encoded(distinct.take(pa.array(range(len(distinct) - 1, -1, -1), pa.int64())), last_first)
 
     def draw() -> Any:
