@@ -30,7 +30,7 @@ from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta.file_sketches import SKETCH_DIRECTORY
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
-from icepuffin.puffin import FileSource, PuffinReader
+from icepuffin.puffin import BytesSource, PuffinReader
 from icepuffin.puffin.blobs import sketch_directory_blob
 
 _DISTINCT = 50
@@ -86,7 +86,7 @@ def _kept(table: Table) -> int:
     kept = 0
     for version in sketch_versions(table):
         for path in (version.puffin_path, *(pack.path for pack in version.packs)):
-            reader = PuffinReader(FileSource(path.removeprefix("file://")))
+            reader = PuffinReader(BytesSource(Path(path.removeprefix("file://")).read_bytes()))
             for directory in reader.footer.of_type(SKETCH_DIRECTORY):
                 kept += len(sketch_directory_blob.decode(reader.read_blob(directory)).files)
     return kept

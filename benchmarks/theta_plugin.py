@@ -59,7 +59,9 @@ class Icepuffin:
 
     def _images(self, table: Any, report: Any) -> dict[str, bytes]:
         puffin: Any = importlib.import_module("icepuffin.puffin")
-        reader = puffin.PuffinReader(puffin.FileSource(report.statistics_path.removeprefix("file://")))
+        reader = puffin.PuffinReader(
+            puffin.BytesSource(Path(report.statistics_path.removeprefix("file://")).read_bytes())
+        )
         return {table.schema().find_column_name(b.fields[0]): reader.read_blob(b) for b in reader.footer.blobs}
 
 

@@ -1,15 +1,22 @@
-"""The footer: what blobs a file holds, and where. Parsed strictly, since it may come from anybody."""
+"""The footer: what blobs a file holds, and where. Parsed strictly, since it may come from anybody.
+
+A table's metadata names our files in statistics entries, so that nobody's cleaner takes them for orphans. A planner may
+read all blobs of the file of any entry, and take each to be about one column: as Presto does. So a file that only we
+read is a Puffin file, then a public footer that lists numbers of distinct values alone, and says where that file ends.
+"""
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from icepuffin.puffin.codec import CODECS
 from icepuffin.puffin.errors import BadBlobLocationError, BadFooterError
-from icepuffin.puffin.types import MAGIC
+from icepuffin.puffin.types import MAGIC, BlobType
 
+OWN_BYTES = "icepuffin.own-bytes"
+"""Property of the public footer: the bytes of the file before it, which are a Puffin file with a footer of its own"""
 _I64 = 2**63
 _ALWAYS_ALLOWED = 40 << 20
 _A_BYTE = 8
@@ -184,3 +191,41 @@ def _check_locations(blobs: tuple[BlobMetadata, ...], blob_area_end: int) -> Non
             raise BadBlobLocationError(f"blob {number} at {blob.offset} overlaps blob {last}, which ends at {end}")
         if blob.length:
             end, last = blob.offset + blob.length, number
+
+
+@dataclass(frozen=True, slots=True)
+class DistinctCount:
+    """Number of distinct values of a column, for planners."""
+
+    field_id: int
+    snapshot_id: int
+    """Id of the snapshot whose rows were counted"""
+    sequence_number: int
+    ndv: int
+
+
+def public_footer(own_bytes: int, counts: Sequence[DistinctCount], properties: Mapping[str, str]) -> Footer:
+    """The public footer of a file of `own_bytes`. A count is a property of a sketch that is not there: of no bytes."""
+    blobs = (
+        BlobMetadata(
+            type=BlobType.THETA,
+            fields=(count.field_id,),
+            snapshot_id=count.snapshot_id,
+            sequence_number=count.sequence_number,
+            offset=own_bytes,
+            length=0,
+            properties={"ndv": str(count.ndv)},
+        )
+        for count in counts
+    )
+    return Footer(tuple(blobs), {**properties, OWN_BYTES: str(own_bytes)})
+
+
+def own_bytes(footer: Footer, end: int) -> int | None:
+    """Bytes of the file before a footer that starts at `end`, where that is a public one. Raises BadFooterError."""
+    text = footer.properties.get(OWN_BYTES)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= end):
+        raise BadFooterError(f"the public footer at {end} names a file of {text[:40]!r} bytes before it")
+    return int(text)

@@ -9,8 +9,7 @@ from icepuffin.puffin.errors import (
     TruncatedFileError,
     UnknownFlagsError,
 )
-from icepuffin.puffin.footer import BlobMetadata, Footer, decode_footer
-from icepuffin.puffin.public_footer import own_bytes
+from icepuffin.puffin.footer import BlobMetadata, Footer, decode_footer, own_bytes
 from icepuffin.puffin.sources import RangeSource
 from icepuffin.puffin.types import FLAG_FOOTER_COMPRESSED, FOOTER_TAIL, MAGIC
 

@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
 from pyiceberg.table.puffin import PuffinFile
 
-from icepuffin.puffin import FileSource, PuffinReader, PuffinWriter
+from icepuffin.puffin import BytesSource, PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs import deletion_vector_blob, theta_blob
 from icepuffin.puffin.errors import BadBlobError
 from icepuffin.puffin.types import BlobType
@@ -31,7 +31,7 @@ def test_the_fixtures_are_there() -> None:
 
 def test_the_empty_reference_file_is_read_and_written_byte_for_byte() -> None:
     path = FIXTURES / "puffin" / "v1" / "empty-puffin-uncompressed.bin"
-    assert PuffinReader(FileSource(path)).footer.blobs == ()
+    assert PuffinReader(BytesSource(path.read_bytes())).footer.blobs == ()
     sink = io.BytesIO()
     PuffinWriter(sink).finish()
     assert sink.getvalue() == path.read_bytes()
@@ -39,7 +39,7 @@ def test_the_empty_reference_file_is_read_and_written_byte_for_byte() -> None:
 
 @pytest.mark.parametrize("path", SAMPLES, ids=name)
 def test_the_reference_samples_are_read_and_written_byte_for_byte(path: Path) -> None:
-    puffin = PuffinReader(FileSource(path))
+    puffin = PuffinReader(BytesSource(path.read_bytes()))
     first, second = puffin.footer.blobs
     assert puffin.footer.properties == {"created-by": "Test 1234"}
     assert (first.type, second.type) == ("some-blob", "some-other-blob")
@@ -63,7 +63,7 @@ def test_the_reference_samples_are_read_and_written_byte_for_byte(path: Path) ->
 
 @pytest.mark.parametrize("path", SKETCHES, ids=name)
 def test_theta_files_of_others_are_read(path: Path) -> None:
-    puffin = PuffinReader(FileSource(path))
+    puffin = PuffinReader(BytesSource(path.read_bytes()))
     assert puffin.footer.blobs
     for blob in puffin.footer.blobs:
         sketch = theta_blob.decode(puffin.read_blob(blob))

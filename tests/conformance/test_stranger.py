@@ -29,7 +29,7 @@ from icepuffin.ops.table.snapshots import is_derived
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta.file_sketches import FileKey, FileSketches, write_file_sketches
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
-from icepuffin.puffin import FileSource, PuffinReader
+from icepuffin.puffin import BytesSource, PuffinReader
 from icepuffin.puffin.blobs.theta_blob import ThetaSketch
 from tests.conformance import reader, stranger
 from tests.conftest import STORAGE, make_rows, queries
@@ -329,7 +329,7 @@ def test_the_text_lists_all_keys_and_properties(table: Table) -> None:
     derived = [item for item in table.refresh().metadata.snapshots if is_derived(item)]
     keys = {key for item in derived if item.summary for key in item.summary.additional_properties}
     for item in table.metadata.statistics:
-        footer = PuffinReader(FileSource(to_path(item.statistics_path))).footer
+        footer = PuffinReader(BytesSource(to_path(item.statistics_path).read_bytes())).footer
         keys |= footer.properties.keys() | {key for blob in footer.blobs for key in blob.properties}
     named = {key.replace("theta-sketches.", "ann.") for key in keys if not key.startswith("total-")}
     named = {re.sub(r"shard_\d+\.", "shard_<i>.", key) for key in named}

@@ -13,7 +13,7 @@ from pyiceberg.table.puffin import PuffinFile
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
-from icepuffin.puffin import FileSource, PuffinReader, PuffinWriter
+from icepuffin.puffin import BytesSource, PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs import centroid_blob, deletion_vector_blob, routing_blob, shard_blob
 from icepuffin.puffin.types import BlobType
 from tests.conftest import STORAGE, make_rows
@@ -83,7 +83,7 @@ def test_java_and_pyiceberg_read_the_files_of_an_index_and_of_its_table_s_sketch
     ):
         assert location is not None
         path = to_path(location)
-        reader = PuffinReader(FileSource(path))
+        reader = PuffinReader(BytesSource(path.read_bytes()))
         expected = [(blob.type, blob.fields, reader.read_blob(blob)) for blob in reader.footer.blobs]
         if location == index.puffin_path:
             expected = [(BlobType.THETA, (field_id,), b"") for field_id in (1, 2, 3)]
@@ -119,7 +119,7 @@ def test_what_java_writes_is_read(spark: Any, tmp_path: Path, codec: str) -> Non
     java.finish()
     java.close()
     assert path.stat().st_size == java.fileSize()
-    reader = PuffinReader(FileSource(path))
+    reader = PuffinReader(BytesSource(path.read_bytes()))
     (blob,) = reader.footer.blobs
     assert reader.read_blob(blob) == b"payload " * 100
     assert (blob.type, blob.fields, blob.snapshot_id, blob.sequence_number) == ("some-type", (3,), 2**62, 7)

@@ -37,7 +37,7 @@ from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta.ndv import read_ndv
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaOutcome, ThetaReport
-from icepuffin.puffin import FileSource, PuffinReader
+from icepuffin.puffin import BytesSource, PuffinReader
 from icepuffin.puffin.blobs.theta_blob import ThetaSketch, decode, encode
 from icepuffin.puffin.types import BlobType
 from tests.ops.theta.conftest import ThreadlessRunner
@@ -119,7 +119,7 @@ def materialize(table: Table, snapshot_id: int, **options: Any) -> ThetaReport:
 def images(table: Table, snapshot_id: int) -> Mapping[str, tuple[bytes, Mapping[str, str]]]:
     entry = find_statistics(table.refresh(), snapshot_id)
     assert entry is not None
-    reader = PuffinReader(FileSource("/" + entry.statistics_path.removeprefix("file:").lstrip("/")))
+    reader = PuffinReader(BytesSource(Path("/" + entry.statistics_path.removeprefix("file:").lstrip("/")).read_bytes()))
     return {
         table.schema().find_column_name(b.fields[0]) or "": (reader.read_blob(b), b.properties)
         for b in reader.footer.of_type(BlobType.THETA)

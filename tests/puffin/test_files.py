@@ -1,10 +1,8 @@
 import io
 import json
-import os
 import random
 import struct
 from collections import Counter
-from pathlib import Path
 
 import lz4.frame
 import pytest
@@ -15,7 +13,6 @@ from hypothesis import strategies as st
 from icepuffin.puffin import (
     BytesSource,
     DistinctCount,
-    FileSource,
     PlannedBlob,
     PuffinReader,
     PuffinWriter,
@@ -325,12 +322,6 @@ def written_empty() -> bytes:
     return sink.getvalue()
 
 
-def test_a_local_file_is_read_by_range(tmp_path: Path) -> None:
-    (tmp_path / "a.puffin").write_bytes(written(b"x", b"yz"))
-    reader = PuffinReader(FileSource(tmp_path / "a.puffin"))
-    assert [reader.read_blob(blob) for blob in reader.footer.blobs] == [b"x", b"yz"]
-
-
 def test_a_public_footer_hides_the_blobs_from_others_and_from_nobody_here() -> None:
     count = DistinctCount(field_id=3, snapshot_id=8, sequence_number=9, ndv=17)
     sink = io.BytesIO()
@@ -370,14 +361,3 @@ def test_a_finished_file_takes_nothing_more() -> None:
         writer.add_blob("x", fields=[1], snapshot_id=1, sequence_number=1, data=b"")
     with pytest.raises(PuffinError, match="nothing more"):
         writer.finish()
-
-
-def test_a_range_of_a_file_is_whole_in_however_many_parts_the_system_gives_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Linux gives no more than 2 GiB less a page at once, file systems over a network may give less."""
-    (tmp_path / "file").write_bytes(b"0123456789")
-    read = os.pread
-    monkeypatch.setattr(os, "pread", lambda handle, length, offset: read(handle, min(length, 3), offset))
-    source = FileSource(tmp_path / "file")
-    assert (source.read_range(1, 8), source.read_range(4, 100)) == (b"12345678", b"456789")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from icepuffin.ann_kernels.sketches.theta import ThetaAccumulator, union
 from icepuffin.ann_kernels.sketches.theta_estimates import estimate
-from icepuffin.puffin import FileSource, PuffinReader
+from icepuffin.puffin import BytesSource, PuffinReader
 from icepuffin.puffin.blobs.theta_blob import MAX_THETA, SEED_HASH, ThetaImageError, ThetaSketch, decode, encode
 from icepuffin.puffin.types import BlobType
 
@@ -66,7 +66,7 @@ def test_theta_union_of_datasketches_unites_its_sketches_with_ours() -> None:
 
 @pytest.mark.parametrize("name", ["bodo-nyc_example_puffin.stats", "pyiceberg-pr3574-theta-sketches.puffin"])
 def test_images_of_other_engines_are_read_and_written_back_byte_for_byte(name: str) -> None:
-    reader = PuffinReader(FileSource(FOREIGN / name))
+    reader = PuffinReader(BytesSource((FOREIGN / name).read_bytes()))
     blobs = reader.footer.of_type(BlobType.THETA)
     assert len(blobs) == 3
     for blob in blobs:

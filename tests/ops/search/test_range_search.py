@@ -34,7 +34,7 @@ from icepuffin.ops.tasks.file_balls import partition_balls
 from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.blobs.centroid_blob import CentroidIndex
-from icepuffin.puffin.sources import FileSource
+from icepuffin.puffin.sources import BytesSource
 from icepuffin.puffin.types import BlobType
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
 from tests.naive.thresholds import within
@@ -312,7 +312,9 @@ def test_an_invalid_distance_is_refused(table: Table, t: float) -> None:
 def test_centroids_that_cannot_be_read_cost_pruning_and_are_reported(table: Table) -> None:
     report: IndexReport = index_head(table)
     path = to_path(str(report.puffin_path))
-    blob = next(blob for blob in PuffinReader(FileSource(path)).footer.blobs if blob.type == BlobType.CENTROID)
+    blob = next(
+        blob for blob in PuffinReader(BytesSource(path.read_bytes())).footer.blobs if blob.type == BlobType.CENTROID
+    )
     reader = open_index(table, DEFINITION, storage=STORAGE)
     data = bytearray(path.read_bytes())
     data[blob.offset + blob.length // 2] ^= 0xFF

@@ -195,3 +195,13 @@ def test_an_object_that_stays_does_not_keep_the_others(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"b", "d"}
     with pytest.raises(StorageError, match=r"/b'; .*/d'"):
         STORE.delete_all([f"{tmp_path}/{name}" for name in "bd"])
+
+
+def test_a_range_is_whole_in_however_many_parts_the_system_gives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux gives no more than 2 GiB less a page at once, file systems over a network may give less."""
+    STORE.create(f"{tmp_path}/a", b"0123456789")
+    read = os.pread
+    monkeypatch.setattr(os, "pread", lambda handle, length, offset: read(handle, min(length, 3), offset))
+    assert STORE.read_ranges(f"{tmp_path}/a", [(1, 8), (4, 100)]) == [b"12345678", b"456789"]

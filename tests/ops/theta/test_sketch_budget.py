@@ -27,7 +27,7 @@ from icepuffin.ops.theta.snapshot_sketches import sketch_snapshot
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_plan import plan_sketches
 from icepuffin.ops.theta.theta_report import ThetaReport
-from icepuffin.puffin import FileSource, PuffinReader
+from icepuffin.puffin import BytesSource, PuffinReader
 from icepuffin.puffin.blobs import sketch_directory_blob
 from icepuffin.puffin.blobs.theta_blob import ThetaSketch, decode
 from icepuffin.puffin.types import BlobType
@@ -96,7 +96,7 @@ def pair(sketch: ThetaSketch) -> tuple[int, list[int]]:
 def of_snapshot(table: Table) -> dict[int, tuple[int, list[int]]]:
     entry = find_statistics(table.refresh(), current(table))
     assert entry is not None
-    reader = PuffinReader(FileSource(entry.statistics_path.removeprefix("file://")))
+    reader = PuffinReader(BytesSource(Path(entry.statistics_path.removeprefix("file://")).read_bytes()))
     return {b.fields[0]: pair(decode(reader.read_blob(b))) for b in reader.footer.of_type(BlobType.THETA)}
 
 
@@ -107,7 +107,7 @@ def of_files(report: ThetaReport) -> dict[str, list[tuple[int, list[int]]]]:
     folder = Path(report.file_sketches_path.removeprefix("file://")).parent
     by_path = {}
     for path in folder.glob(f"theta-*{Path(report.file_sketches_path).name.split('-', 2)[-1]}"):
-        reader = PuffinReader(FileSource(str(path)))
+        reader = PuffinReader(BytesSource(path.read_bytes()))
         sketches = FileSketchesReader(reader)
         for blob in reader.footer.of_type(SKETCH_DIRECTORY):
             for entry in sketch_directory_blob.decode(reader.read_blob(blob)).files:

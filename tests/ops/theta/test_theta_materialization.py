@@ -26,7 +26,7 @@ from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
 from icepuffin.ops.theta.ndv import outdated_statistics, read_ndv
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaOutcome
-from icepuffin.puffin import FileSource, PuffinReader
+from icepuffin.puffin import BytesSource, PuffinReader
 from icepuffin.puffin.blobs.theta_blob import decode
 from icepuffin.puffin.types import BlobType
 from tests.ops.theta import foreign
@@ -51,7 +51,7 @@ def local(path: str) -> Path:
 def blobs_of(table: Table, snapshot_id: int) -> Mapping[int, Any]:
     entry = find_statistics(table.refresh(), snapshot_id)
     assert entry is not None
-    reader = PuffinReader(FileSource(local(entry.statistics_path)))
+    reader = PuffinReader(BytesSource(Path(local(entry.statistics_path)).read_bytes()))
     return {b.fields[0]: decode(reader.read_blob(b)) for b in reader.footer.of_type(BlobType.THETA)}
 
 
@@ -102,7 +102,7 @@ def test_the_entry_is_what_the_standard_requires(table: Table, runner: Threadles
     assert path.suffix == ".stats"
     assert path.parent.name == "metadata"
     assert entry.file_size_in_bytes == path.stat().st_size
-    reader = PuffinReader(FileSource(path))
+    reader = PuffinReader(BytesSource(Path(path).read_bytes()))
     assert reader.footer.properties["created-by"].startswith("icepuffin version ")
     assert [b.compression_codec for b in reader.footer.blobs] == ["zstd"] * 5
     for listed, stored in zip(entry.blob_metadata, reader.footer.blobs, strict=True):
