@@ -2,7 +2,7 @@
 
 from icepuffin.puffin.footer import BlobMetadata, DistinctCount, Footer
 from icepuffin.puffin.puffin_reader import PuffinReader
-from icepuffin.puffin.puffin_writer import FileInfo, PlannedBlob, PuffinLayout, PuffinWriter, plan_puffin
+from icepuffin.puffin.puffin_writer import FileInfo, PuffinLayout, PuffinWriter, plan_puffin
 from icepuffin.puffin.sources import BytesSource, RangeSource
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "DistinctCount",
     "FileInfo",
     "Footer",
-    "PlannedBlob",
     "PuffinLayout",
     "PuffinReader",
     "PuffinWriter",

@@ -4,7 +4,7 @@ Or a file is planned out of blobs that lie in a store already, for assembly by s
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from icepuffin.puffin.codec import encode
@@ -118,20 +118,6 @@ class PuffinWriter:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedBlob:
-    """A blob whose stored bytes lie somewhere; only their length matters here."""
-
-    type: str
-    fields: tuple[int, ...]
-    snapshot_id: int
-    sequence_number: int
-    length: int
-    codec: str | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
-    align: int = 1
-
-
-@dataclass(frozen=True, slots=True)
 class PuffinLayout:
     """File = `gaps[0]` blob 0 `gaps[1]` blob 1 ... `tail`."""
 
@@ -145,32 +131,23 @@ class PuffinLayout:
 
 
 def plan_puffin(
-    blobs: Sequence[PlannedBlob],
+    blobs: Sequence[BlobMetadata],
     properties: Mapping[str, str] | None = None,
     counts: Sequence[DistinctCount] | None = None,
+    *,
+    align: int = 1,
 ) -> PuffinLayout:
-    """Place the blobs in order, each at its alignment, and write the footer that belongs to them, and a public one with
-    `counts` unless that is None.
+    """Place the blobs in order, each at a multiple of `align`, and write the footer that belongs to them, and a public
+    one with `counts` unless that is None. The offsets that the blobs have are ignored.
     """
     position = 0
     gaps: list[bytes] = []
     placed: list[BlobMetadata] = []
     for number, blob in enumerate(blobs):
         lead = MAGIC if number == 0 else b""
-        lead += bytes(-(position + len(lead)) % blob.align)
+        lead += bytes(-(position + len(lead)) % align)
         gaps.append(lead)
-        placed.append(
-            BlobMetadata(
-                type=blob.type,
-                fields=blob.fields,
-                snapshot_id=blob.snapshot_id,
-                sequence_number=blob.sequence_number,
-                offset=position + len(lead),
-                length=blob.length,
-                compression_codec=blob.codec,
-                properties=blob.properties,
-            )
-        )
+        placed.append(replace(blob, offset=position + len(lead)))
         position += len(lead) + blob.length
     footer = Footer(tuple(placed), dict(properties or {}))
     lead = b"" if blobs else MAGIC

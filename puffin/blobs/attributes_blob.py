@@ -10,7 +10,7 @@ never changes, so a body is copied as it is from version to version.
 import struct
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -85,10 +85,6 @@ class AttributeEntry:
     """Bytes of the body"""
     packed: bool = False
     """Whether the body is stored as a zstd frame"""
-
-    def moved(self, slot: int) -> "AttributeEntry":
-        """The same in another slot."""
-        return replace(self, slot=slot)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

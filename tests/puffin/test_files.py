@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icepuffin.puffin import (
+    BlobMetadata,
     BytesSource,
     DistinctCount,
-    PlannedBlob,
     PuffinReader,
     PuffinWriter,
     plan_puffin,
@@ -307,9 +307,9 @@ def test_a_range_that_leaves_its_blob_is_refused(offset: int, length: int) -> No
 def test_a_planned_file_is_the_written_one() -> None:
     blobs = [b"one", b"three"]
     planned = [
-        PlannedBlob(f"type-{n}", (1, 2), 2**63 - 1, -1, len(b), None, {"ключ": str(n)}, 64) for n, b in enumerate(blobs)
+        BlobMetadata(f"type-{n}", (1, 2), 2**63 - 1, -1, 0, len(b), None, {"ключ": str(n)}) for n, b in enumerate(blobs)
     ]
-    layout = plan_puffin(planned, {"created-by": "test"})
+    layout = plan_puffin(planned, {"created-by": "test"}, align=64)
     joined = b"".join(part for gap, blob in zip(layout.gaps, blobs, strict=True) for part in (gap, blob)) + layout.tail
     assert joined == written(*blobs, codecs=(None,), align=64)
     assert len(joined) == layout.file_size
@@ -341,7 +341,7 @@ def test_a_public_footer_hides_the_blobs_from_others_and_from_nobody_here() -> N
         assert reader.footer == info.footer
         assert reader.read_blob(blob) == bytes(100_000)
         assert conformance.puffin(part) == conformance.puffin(data[:own])
-    planned = PlannedBlob("x", (1, 2), 1, 2, 100_000)
+    planned = BlobMetadata("x", (1, 2), 1, 2, 0, 100_000)
     layout = plan_puffin([planned], {"created-by": "test"}, [count])
     assert layout.gaps[0] + bytes(100_000) + layout.tail == data
     assert (layout.file_size, layout.footer_size) == (info.file_size, info.footer_size)

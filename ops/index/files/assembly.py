@@ -63,6 +63,7 @@ from icepuffin.puffin.blobs import included_columns_blob as included_codec
 from icepuffin.puffin.blobs.attributes_blob import AttributeBlob
 from icepuffin.puffin.blobs.centroid_blob import CentroidIndex
 from icepuffin.puffin.blobs.routing_blob import AddressesEntry, Routing, ShardEntry, VectorRun
+from icepuffin.puffin.blobs.shard_header import ALIGNMENT
 from icepuffin.puffin.codec import encode
 from icepuffin.puffin.types import BlobType, canonical_type
 
@@ -239,7 +240,7 @@ class Assembly:
 
     def _own_layout(self, parts: Sequence[ShardPart]) -> PuffinLayout:
         """The version's own file, as far as its first blobs."""
-        return plan_puffin([part.planned(self._plan) for part in parts])
+        return plan_puffin([part.planned(self._plan) for part in parts], align=ALIGNMENT)
 
     def _pack_offset(self, source: ObjectRange, offsets: Mapping[ObjectRange, PackOffset]) -> PackOffset:
         number = pack_number(source, self._shared)
@@ -305,7 +306,7 @@ class Assembly:
         before, inline = len(blobs), self._inline_values
         blobs += [planned_included_values(plan, blob) for blob in inline]
         blobs += [planned_included(plan, included_blob(column, value_offsets)) for column in included]
-        layout = plan_puffin(blobs, {"created-by": CREATED_BY}, counts)
+        layout = plan_puffin(blobs, {"created-by": CREATED_BY}, counts, align=ALIGNMENT)
         _, inline_offsets = new_offsets(inline, layout.footer.blobs[before : before + len(inline)], 0)
         offsets = {**value_offsets, **inline_offsets}
         tables = [included_codec.encode(included_blob(column, offsets)) for column in included]

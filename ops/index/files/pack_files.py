@@ -16,6 +16,7 @@ from icepuffin.ops.model import CREATED_BY, ObjectRange
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import Storage
 from icepuffin.puffin import BlobMetadata, DistinctCount, PuffinLayout, PuffinReader, plan_puffin
+from icepuffin.puffin.blobs.shard_header import ALIGNMENT
 
 PackedBlob = ShardPart | ValuesBlob
 
@@ -71,7 +72,7 @@ class PackFiles:
         planned = [
             blob.planned(plan) if isinstance(blob, ShardPart) else planned_included_values(plan, blob) for blob in blobs
         ]
-        return plan_puffin(planned, {"created-by": CREATED_BY}, counts)
+        return plan_puffin(planned, {"created-by": CREATED_BY}, counts, align=ALIGNMENT)
 
 
 def blob_bodies(layout: PuffinLayout, blobs: Sequence[PackedBlob]) -> list[Segments]:

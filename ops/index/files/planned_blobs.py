@@ -9,32 +9,31 @@ from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.versions.version_reader import BYTES_BY_PACK, RECALL_CURVE
 from icepuffin.ops.model import ObjectRange, StoredRun
 from icepuffin.ops.tasks.shard_task import ShardResult
-from icepuffin.puffin import PlannedBlob
+from icepuffin.puffin import BlobMetadata
 from icepuffin.puffin.blobs import included_columns_blob as included_codec
 from icepuffin.puffin.blobs.attributes_blob import AttributeBlob
 from icepuffin.puffin.blobs.included_columns_blob import IncludedBlob
-from icepuffin.puffin.blobs.shard_header import ALIGNMENT
 from icepuffin.puffin.types import MAX_BLOB_BYTES, BlobType, community_type
 
 
 def planned_blob(
     plan: VersionPlan, blob_type: BlobType, length: int, *, codec: str | None, **properties: str
-) -> PlannedBlob:
+) -> BlobMetadata:
     """A blob of the vector column, under the name that the definition has for its type."""
     algorithm = "vamana" if plan.definition.has_graphs else "centroid"  # what finds rows by the blob
-    return PlannedBlob(
+    return BlobMetadata(
         type=community_type(blob_type) if plan.definition.blob_names == "community" else blob_type,
         fields=(plan.field_id,),
         snapshot_id=plan.live.snapshot_id,
         sequence_number=plan.live.sequence_number,
+        offset=0,
         length=length,
-        codec=codec,
+        compression_codec=codec,
         properties={"algorithm": algorithm, "base_snapshot_id": str(plan.live.snapshot_id), **properties},
-        align=ALIGNMENT,
     )
 
 
-def planned_attributes(plan: VersionPlan, column: AttributeBlob, length: int) -> PlannedBlob:
+def planned_attributes(plan: VersionPlan, column: AttributeBlob, length: int) -> BlobMetadata:
     """The values of a column for conditions."""
     blob_type = BlobType.TOKENS if column.of_lists else BlobType.ATTRIBUTES
     planned = planned_blob(plan, blob_type, length, codec=None)
@@ -46,7 +45,7 @@ def planned_attributes(plan: VersionPlan, column: AttributeBlob, length: int) ->
     )
 
 
-def planned_included(plan: VersionPlan, blob: IncludedBlob) -> PlannedBlob:
+def planned_included(plan: VersionPlan, blob: IncludedBlob) -> BlobMetadata:
     """The locations of the values of an included column. Neither length nor properties depend on their offsets."""
     properties = {
         "files": str(len(blob.entries)),
@@ -58,13 +57,13 @@ def planned_included(plan: VersionPlan, blob: IncludedBlob) -> PlannedBlob:
     return replace(planned, fields=(blob.field_id,), properties=properties)
 
 
-def planned_included_values(plan: VersionPlan, blob: ValuesBlob) -> PlannedBlob:
+def planned_included_values(plan: VersionPlan, blob: ValuesBlob) -> BlobMetadata:
     """Values of an included column."""
     planned = planned_blob(plan, BlobType.INCLUDED_VALUES, blob.length, codec=None)
     return replace(planned, fields=(blob.field_id,), properties={})
 
 
-def planned_shard(plan: VersionPlan, shard: ShardResult) -> PlannedBlob:
+def planned_shard(plan: VersionPlan, shard: ShardResult) -> BlobMetadata:
     """A shard."""
     definition = plan.definition
     properties = {
@@ -83,7 +82,7 @@ def planned_shard(plan: VersionPlan, shard: ShardResult) -> PlannedBlob:
     return planned_blob(plan, BlobType.SHARD, shard.stored.blob.length, codec=None, **properties)
 
 
-def planned_vectors(plan: VersionPlan, shard: ShardResult, length: int) -> PlannedBlob:
+def planned_vectors(plan: VersionPlan, shard: ShardResult, length: int) -> BlobMetadata:
     """Vectors of a shard that lie apart from it. Later versions may have them in other shards."""
     return planned_blob(plan, BlobType.VECTORS, length, codec=None, **{"ann.shard_id": str(shard.shard_id)})
 
@@ -93,7 +92,7 @@ def tombstone_ratio(shard: ShardResult) -> str:
     return f"{len(shard.tombstones) / shard.count if shard.count else 0.0:.6f}"
 
 
-def planned_addresses(plan: VersionPlan, shard: ShardResult, length: int) -> PlannedBlob:
+def planned_addresses(plan: VersionPlan, shard: ShardResult, length: int) -> BlobMetadata:
     """Where the rows of a shard lie since they have moved."""
     properties = {"ann.shard_id": str(shard.shard_id), "ann.build_id": plan.build_id, "count": str(shard.count)}
     return planned_blob(plan, BlobType.ADDRESSES, length, codec=None, **properties)
@@ -116,7 +115,7 @@ class ShardPart:
     def length(self) -> int:
         return sum(source.length for source in self.sources)
 
-    def planned(self, plan: VersionPlan) -> PlannedBlob:
+    def planned(self, plan: VersionPlan) -> BlobMetadata:
         """The blob that it is to be."""
         return planned_vectors(plan, self.shard, self.length) if self.runs else planned_shard(plan, self.shard)
 
