@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, BinaryIO, TypeVar
 
 from icepuffin.ops.cache.cache_settings import CacheSettings
@@ -217,37 +218,52 @@ class ShardCache:
             self._hold(owner, name, ready_shard)
             permit.enter_context(self._unfinished)
             permit.push(owned.pop_all())
-            unfinished = _UnfinishedShard(owner, name, drafts[0], fetched, values, completion, permit.pop_all())
+            finish = partial(self._finish, owner, name, drafts[0], fetched, values, completion, permit.pop_all())
             try:
-                threading.Thread(target=self._finish, args=(unfinished,)).start()
+                threading.Thread(target=finish).start()
             except RuntimeError as error:  # the system gives no more threads
                 _log.warning("a shard is written to disk before it is searched: %s", error)
-                self._finish(unfinished)
+                finish()
             return ready_shard
 
-    def _finish(self, unfinished: "_UnfinishedShard") -> None:
+    def _finish(
+        self,
+        owner: str,
+        name: str,
+        draft: DraftFile,
+        fetched: FetchedShard,
+        values: dict[str, Any],
+        completion: Completion | None,
+        owned: ExitStack,
+    ) -> None:
         """Give a shard its codes, where this process searches it without them; then let other processes find its file.
 
         Codes are made of one shard at a time, and when no shard is fetched, so that an answer that needs several does
         not wait for them; in one thread, since a process that ends waits for it, and starts no others then.
+
+        `owned`: what is given back at the end: the file, unless it is published, the lock under which no other process
+        fetches the shard, whoever waits for its codes, and last its permit to be unfinished.
         """
-        completion, values = unfinished.completion, unfinished.values
-        with unfinished.owned:
+        with owned:
             try:
                 if completion is not None:
                     with self._coding:
                         self._fetches.wait_for_none(_LONGEST_PAUSE)
-                        values = self._complete(unfinished, completion)
+                        values = self._complete(owner, name, draft, fetched, completion)
                 with self._finishing:
-                    unfinished.draft.publish(values)
+                    draft.publish(values)
             except Exception:
                 _log.exception("a shard is not kept on disk, and is searched without codes that it does not have yet")
 
-    def _complete(self, unfinished: "_UnfinishedShard", completion: Completion) -> dict[str, Any]:
+    def _complete(
+        self, owner: str, name: str, draft: DraftFile, fetched: FetchedShard, completion: Completion
+    ) -> dict[str, Any]:
         """Make the codes; returns the plain values of the shard with them."""
-        _, values = unfinished.fetched.with_codes(1, self._scratch.reserve)
-        completion.shard = from_arrays(unfinished.draft.arrays.private(values), values)
-        self._replace(unfinished.owner, unfinished.name, completion.shard)
+        _, values = fetched.with_codes(1, self._scratch.reserve)
+        completion.shard = from_arrays(draft.arrays.private(values), values)
+        with self._lock:  # in place of the one that waited for its codes, unless that has had to go
+            if (owner, name) in self._entries:
+                self._entries.put((owner, name), completion.shard, completion.shard.nbytes)
         return values
 
     def _from_memory(self, owner: str, name: str, kind: type[T]) -> T | None:
@@ -255,34 +271,10 @@ class ShardCache:
             entry = self._entries.get((owner, name))
             return entry if isinstance(entry, kind) else None
 
-    def _replace(self, owner: str, name: str, ready_shard: ReadyShard) -> None:
-        """Hold the complete shard in place of the one that waited for its codes, unless that has had to go."""
-        with self._lock:
-            if (owner, name) in self._entries:
-                self._entries.put((owner, name), ready_shard, ready_shard.nbytes)
-
     def _hold(self, owner: str, name: str, entry: ReadyShard | NodeAddresses) -> None:
         with self._lock:
             if (owner, name) not in self._entries:
                 self._entries.put((owner, name), entry, entry.nbytes)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _UnfinishedShard:
-    """A shard whose file other processes do not find yet."""
-
-    owner: str
-    name: str
-    draft: DraftFile
-    fetched: FetchedShard
-    values: dict[str, Any]
-    """Plain values of the shard as it is searched meanwhile"""
-    completion: Completion | None
-    """Codes that it waits for; None where it has them"""
-    owned: ExitStack
-    """What is given back at its end: its file, unless that is published, the lock under which no other process fetches
-    it, whoever waits for its codes, and last its permit to be unfinished
-    """
 
 
 def _fetch(key: ShardKey, storage: StorageConfig, claim: Claim, scratch: Scratch) -> FetchedShard:
