@@ -49,36 +49,25 @@ def open_storage(location: str, config: StorageConfig) -> Storage:
         return MemoryStorage()
     if f"{scheme}:" not in OBJECT_STORES:
         raise StorageError(f"{location}: scheme {scheme!r} is not supported; use file://, s3://, gs:// or abfss://")
-    settings = frozenset(config.properties.items())
-    if config.vended is not None:
-        lease = lease_of(config.vended)
-        if (grant := lease.grant(location)) is not None:
-            return _vending_store(os.getpid(), scheme, lease, grant.prefix or scheme, settings)
-    return _plain_store(os.getpid(), scheme, settings)
+    lease = lease_of(config.vended) if config.vended else None
+    grant = lease.grant(location) if lease else None
+    prefix = (grant.prefix or scheme) if grant else ""
+    return _store(os.getpid(), scheme, lease if grant else None, prefix, frozenset(config.properties.items()))
 
 
 @cache
-def _plain_store(_: int, scheme: str, settings: frozenset[tuple[str, str]]) -> Storage:
-    """One store per process and configuration: making a client takes longer than most requests. Not for a fork."""
+def _store(_: int, scheme: str, lease: Lease | None, prefix: str, settings: frozenset[tuple[str, str]]) -> Storage:
+    """One store per process and configuration: making a client takes longer than most requests. Not for a fork.
+
+    `lease` gives the vended keys of `prefix` at each request; None where none are vended.
+    """
     if scheme != "s3":
         from icepuffin.ops.storage.buckets import BucketStorage  # noqa: PLC0415  obstore is of no use for other tables
 
-        return BucketStorage(dict(settings))
+        return BucketStorage(dict(settings), lease=lease, prefix=prefix)
     from icepuffin.ops.storage.s3 import S3Storage  # noqa: PLC0415  slow to import, of no use for local tables
 
-    return S3Storage(s3_options(dict(settings)))
-
-
-@cache
-def _vending_store(_: int, scheme: str, lease: Lease, prefix: str, settings: frozenset[tuple[str, str]]) -> Storage:
-    """The same for the vended keys of a prefix, which the lease gives at each request."""
-    if scheme != "s3":
-        from icepuffin.ops.storage.buckets import BucketStorage  # noqa: PLC0415
-
-        return BucketStorage(dict(settings), lease=lease, prefix=prefix)
-    from icepuffin.ops.storage.s3 import S3Storage  # noqa: PLC0415
-
-    grant = lease.grant(prefix)
+    grant = lease.grant(prefix) if lease else None
     return S3Storage(
         s3_options(combined(dict(settings), grant.properties if grant else {})), lease=lease, prefix=prefix
     )

@@ -52,7 +52,7 @@ class S3Storage(Storage):
     """
 
     def __init__(
-        self, options: dict[str, Any], *, limits: PartLimits = S3_LIMITS, lease: Lease | None = None, prefix: str = "s3"
+        self, options: dict[str, Any], *, limits: PartLimits = S3_LIMITS, lease: Lease | None = None, prefix: str = ""
     ) -> None:
         self._limits = limits
         options = {**options, "config_kwargs": {**_TIMEOUTS, **options.get("config_kwargs", {})}}
