@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from typing_extensions import Buffer
 
 from icepuffin.ops.storage import Storage, normalize
+from icepuffin.ops.storage.base import ObjectSource
 from icepuffin.ops.storage.local_storage import to_path
-from icepuffin.ops.storage.prefetch import PrefetchedSource
 
 _READ = 1 << 20
 """Bytes of a column chunk that Arrow reads at once; without a limit it reads the whole chunk for its first rows"""
@@ -59,7 +59,7 @@ class ParquetObject:
 
     def _fetch(self, groups: Iterable[int], columns: Sequence[str]) -> None:
         if self._remote is not None:
-            self._remote.fetch(self._chunk_ranges(groups, frozenset(columns)))
+            self._remote.source.fetch(self._chunk_ranges(groups, frozenset(columns)))
 
     def chunks(self, group: int) -> Iterator[tuple[str, pq.ColumnChunkMetaData]]:
         """(top-level column, chunk) of each column chunk of a row group. A column's name may have dots."""
@@ -90,13 +90,9 @@ class StorageFile(io.RawIOBase):
 
     def __init__(self, storage: Storage, path: str, size: int) -> None:
         super().__init__()
-        self._source = PrefetchedSource(storage, path, size=size)
+        self.source = ObjectSource(storage, path, size=size)
         self._size = size
         self._position = 0
-
-    def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """See `PrefetchedSource`."""
-        self._source.fetch(ranges)
 
     def seekable(self) -> bool:
         return True
@@ -115,7 +111,7 @@ class StorageFile(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         left = max(0, self._size - self._position)
         length = left if size is None or size < 0 else min(size, left)
-        data = self._source.read_range(self._position, length) if length else b""
+        data = self.source.read_range(self._position, length) if length else b""
         self._position += len(data)
         return data
 

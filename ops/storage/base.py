@@ -1,6 +1,7 @@
 """The protocol of all stores. Objects are immutable once published; no object under its final name is incomplete."""
 
 import logging
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -9,10 +10,12 @@ from typing import Protocol
 from icepuffin.ops.errors import IcepuffinError, UnreachableError
 from icepuffin.ops.messages import listed
 from icepuffin.ops.model import ObjectInfo, ObjectRange
+from icepuffin.ops.storage.prefetch import coalesced
 from icepuffin.puffin.puffin_writer import ByteSink
-from icepuffin.puffin.sources import RangeSource
 
 _log = logging.getLogger(__name__)
+_LONGEST = 8 << 20
+"""Largest request in bytes, except for a single longer range; several smaller ones run in parallel"""
 DELETIONS = 1000
 """Objects that one request to S3 removes, at most"""
 
@@ -62,7 +65,7 @@ class Storage(Protocol):
         """`(offset, length)` ranges of one object, read concurrently where that pays."""
         ...
 
-    def source(self, path: str) -> RangeSource:
+    def source(self, path: str) -> "ObjectSource":
         """The object as a source for `icepuffin.puffin.puffin_reader.PuffinReader`."""
         return ObjectSource(self, path)
 
@@ -153,19 +156,35 @@ def short_object(part: ObjectRange, length: int) -> ObjectMissingError:
 
 
 class ObjectSource:
-    """A stored object as a range source; its size is requested once."""
+    """A stored object as a range source, with ranges that `fetch` reads ahead: not to be shared between threads then.
 
-    def __init__(self, storage: Storage, path: str) -> None:
+    `size`: its bytes, where they are known; else they are requested once.
+    """
+
+    def __init__(self, storage: Storage, path: str, *, size: int | None = None) -> None:
         self._storage = storage
         self._path = path
-        self._size: int | None = None
+        self._size = size
+        self._pieces: list[tuple[int, bytes]] = []
 
     def size(self) -> int:
         if self._size is None:
             self._size = self._storage.size(self._path)
         return self._size
 
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Fetch ranges (offset, length), in place of those fetched before. Raises what the store raises."""
+        self._pieces = []
+        planned = coalesced(ranges, longest=_LONGEST)
+        data = self._storage.read_ranges(self._path, planned)
+        self._pieces = [(offset, piece) for (offset, _), piece in zip(planned, data, strict=True)]
+
     def read_range(self, offset: int, length: int) -> bytes:
+        index = bisect_right(self._pieces, offset, key=lambda piece: piece[0]) - 1
+        if index >= 0:
+            start, data = self._pieces[index]
+            if offset + length <= start + len(data):
+                return data[offset - start : offset - start + length]
         return self._storage.read_range(self._path, offset, length)
 
 

@@ -13,8 +13,7 @@ from icepuffin.ops.binding.bound_versions import BoundPack, DerivedVersion, sket
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.messages import MAX_LISTED, listed
 from icepuffin.ops.storage import Storage, path_mover
-from icepuffin.ops.storage.base import StorageError
-from icepuffin.ops.storage.prefetch import PrefetchedSource
+from icepuffin.ops.storage.base import ObjectSource, StorageError
 from icepuffin.ops.table.snapshots import table_name
 from icepuffin.ops.theta.columns import SketchedColumn
 from icepuffin.ops.theta.file_sketches import ColumnKey, FileKey, FileSketchesReader
@@ -164,7 +163,7 @@ def open_earlier_sketches(table: Table, store: Storage, snapshot: Snapshot) -> E
     """The file sketches that can serve one snapshot. Opens no file."""
 
     def open_file(path: str) -> FileSketchesReader:
-        source = PrefetchedSource(store, path)
+        source = ObjectSource(store, path)
         return FileSketchesReader(PuffinReader(source), source.fetch, path_mover(path, table.location()))
 
     here = snapshot.sequence_number or 0

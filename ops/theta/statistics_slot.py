@@ -19,7 +19,7 @@ from pyiceberg.table.statistics import StatisticsFile
 from icepuffin.ann_kernels.sketches.theta_estimates import estimate
 from icepuffin.ops.model import CREATED_BY
 from icepuffin.ops.storage import ObjectMissingError, Storage
-from icepuffin.ops.storage.prefetch import PrefetchedSource
+from icepuffin.ops.storage.base import ObjectSource
 from icepuffin.ops.theta.build_id import PROPERTY, is_ours, is_outdated, sealed_as
 from icepuffin.puffin import BlobMetadata, FileInfo, PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs import theta_blob
@@ -82,7 +82,7 @@ def read_sketches(storage: Storage, statistics: StatisticsFile, build_ids: Mappi
 
     Raises PuffinError, or what the storage raises.
     """
-    source = PrefetchedSource(storage, statistics.statistics_path)
+    source = ObjectSource(storage, statistics.statistics_path)
     reader = PuffinReader(source)
     sealed = {
         b.fields[0]: b

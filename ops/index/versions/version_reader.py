@@ -27,7 +27,7 @@ from icepuffin.ops.model import (
 )
 from icepuffin.ops.recall.shard_recall import ShardRecall
 from icepuffin.ops.storage import ObjectMissingError, RefusedError, StorageError, open_storage, path_mover, relative_to
-from icepuffin.ops.storage.prefetch import PrefetchedSource
+from icepuffin.ops.storage.base import ObjectSource
 from icepuffin.ops.table.live_files import ManifestError, live_files
 from icepuffin.ops.tasks.file_balls import Ball
 from icepuffin.puffin import BlobMetadata, PuffinReader
@@ -197,13 +197,13 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
     )
 
 
-def _source(version: DerivedVersion, storage: StorageConfig) -> PrefetchedSource:
+def _source(version: DerivedVersion, storage: StorageConfig) -> ObjectSource:
     """A version's own file; its size is requested while its ends are read, so opening takes the time of one request."""
     path, expected = version.puffin_path, version.file_size
     store = open_storage(path, storage)
     with ThreadPoolExecutor(1) as pool:
         requested = pool.submit(store.size, path)
-        source = PrefetchedSource(store, path, size=expected)
+        source = ObjectSource(store, path, size=expected)
         if expected:
             tail = min(TAIL_READ, expected)
             try:
@@ -212,7 +212,7 @@ def _source(version: DerivedVersion, storage: StorageConfig) -> PrefetchedSource
                 if requested.result() == expected:  # else it is the entry that is wrong
                     raise
         size = requested.result()
-    return source if size == expected else PrefetchedSource(store, path, size=size)
+    return source if size == expected else ObjectSource(store, path, size=size)
 
 
 def _shard_recalls(routing: Routing, properties: Mapping[str, str]) -> tuple[ShardRecall, ...]:

@@ -95,7 +95,7 @@ def test_a_read_past_the_end_of_what_was_fetched_goes_to_the_store(tmp_path: Pat
     path = tmp_path / "a"
     path.write_bytes(bytes(range(100)))
     file = StorageFile(LocalStorage(), str(path), 100)
-    file.fetch([(10, 20)])
+    file.source.fetch([(10, 20)])
     file.seek(28)
     assert file.read(4) == bytes(range(28, 32))
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
+from icepuffin.ops.storage.base import ObjectSource
 from icepuffin.ops.storage.local_storage import LocalStorage
-from icepuffin.ops.storage.prefetch import GAP, PrefetchedSource, coalesced
+from icepuffin.ops.storage.prefetch import GAP, coalesced
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta import file_sketches, sketch_packs
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
@@ -85,7 +86,7 @@ def test_what_was_fetched_is_read_from_memory_and_the_rest_from_the_store(
 ) -> None:
     path = tmp_path / "x"
     path.write_bytes(bytes(range(100)))
-    source = PrefetchedSource(LocalStorage(), f"file://{path}")
+    source = ObjectSource(LocalStorage(), f"file://{path}")
     source.fetch([(10, 5), (15, 5)])
     assert source.read_range(12, 8) == bytes(range(12, 20))
     assert len(requests) == 1
