@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.puffin.blobs.cursor import Cursor, packed_text
 from icepuffin.puffin.blobs.formats import require_format
 from icepuffin.puffin.errors import BadBlobError
 from icepuffin.puffin.types import MAX_DIMS, MAX_METRIC
@@ -49,15 +50,14 @@ def encode(index: CentroidIndex) -> bytes:
     entries["centroid"] = index.centroids
     entries["file"] = index.file_ordinals
     entries["max_distance"] = index.max_distances
-    paths = [path.encode() for path in index.files]
-    table = b"".join(struct.pack("<I", len(path)) + path for path in paths)
+    table = b"".join(map(packed_text, index.files))
     entry_size = entries.dtype.itemsize
     header = _HEADER.pack(
         MAGIC,
         VERSION,
         index.dims,
         len(entries),
-        len(paths),
+        len(index.files),
         index.metric,
         entry_size,
         _HEADER.size + len(entries) * entry_size,
@@ -95,22 +95,12 @@ def _entry_type(dims: int) -> np.dtype[np.void]:
 
 
 def _decode_paths(data: bytes, offset: int, count: int) -> tuple[str, ...]:
+    cursor = Cursor(memoryview(data)[offset:], "centroid blob")
     paths, texts, most_texts = [], 0, (_ALWAYS_ALLOWED + 5 * len(data)) // _PATH_BYTES
     for number in range(count):
-        if offset + 4 > len(data):
-            raise BadBlobError(f"centroid blob: file {number} of {count} starts past the end")
-        (length,) = struct.unpack_from("<I", data, offset)
-        texts += length > 0  # an empty one, of a slot without a file, is the same object as all others
+        paths.append(cursor.text(f"path of file {number}"))
+        texts += paths[-1] != ""  # an empty one, of a slot without a file, is the same object as all others
         if texts > most_texts:  # far shorter texts than paths are
             raise BadBlobError(f"centroid blob: {count:,} files in {len(data):,} bytes")
-        text = data[offset + 4 : offset + 4 + length]
-        if len(text) != length:
-            raise BadBlobError(f"centroid blob: path of file {number} is cut off")
-        try:
-            paths.append(text.decode())
-        except UnicodeDecodeError as error:
-            raise BadBlobError(f"centroid blob: path of file {number} is not UTF-8") from error
-        offset += 4 + length
-    if offset != len(data):
-        raise BadBlobError(f"centroid blob: {len(data) - offset} bytes follow the file table")
+    cursor.finish()
     return tuple(paths)

@@ -97,9 +97,9 @@ NAN = float("nan")
             (changed(CENTROID, (32, "<f", float("inf"))), "a centroid is not finite"),
             (changed(CENTROID, (32 + 24, "<f", -1e-30)), "a distance is negative"),
             (changed(CENTROID, (32 + 24, "<f", NAN)), "not a number"),
-            (changed(CENTROID, (16, "<I", 4)), "file 3 of 4 starts past the end"),
-            (changed(CENTROID, (16, "<I", 2)), "24 bytes follow the file table"),
-            (changed(CENTROID, (144, "<I", 200)), "path of file 0 is cut off"),
+            (changed(CENTROID, (16, "<I", 4)), "path of file 3 needs 4 bytes at"),
+            (changed(CENTROID, (16, "<I", 2)), "centroid blob: 24 bytes follow its end"),
+            (changed(CENTROID, (144, "<I", 200)), "path of file 0 needs 200 bytes at 4"),
             (changed(CENTROID, (148, "B", 0xFF)), "path of file 0 is not UTF-8"),
         )
     ],
@@ -245,8 +245,8 @@ def test_roaring_bitmaps_of_arrays_and_runs_are_read() -> None:
         for data, reason in (
             (bytes(changed(TWO_KEYS, (8, "<I", 1))), "Roaring bitmap 1: key 1 after 1"),
             (bytes(changed(TWO_KEYS, (8, "<I", 2))), "Roaring bitmap 1: key 1 after 2"),
-            (TWO_KEYS + b"\0", "1 bytes follow the last of 2 Roaring bitmaps"),
-            (TWO_KEYS[:-1], f"cut off: 2 bytes at {len(TWO_KEYS) - 2} of {len(TWO_KEYS) - 1}"),
+            (TWO_KEYS + b"\0", "Roaring bitmaps: 1 bytes follow its end"),
+            (TWO_KEYS[:-1], f"values needs 2 bytes at {len(TWO_KEYS) - 2}, the blob has {len(TWO_KEYS) - 1}"),
             (roaring(struct.pack("<I", 12345)), "cookie 0x3039 is unknown"),
             (roaring(struct.pack("<II", 12346, 65_537)), "65537 containers, there are at most 65536"),
             (plain((1, [0]), (1, [1])), "container keys do not ascend"),
