@@ -101,11 +101,6 @@ class IncludedColumns:
         self._types: dict[int, tuple[pa.DataType, pa.DataType]] = {}
         self._kept = LruCache[_BlockKey, Any](budget_bytes)
 
-    @property
-    def cached_bytes(self) -> int:
-        """Bytes of the decoded blocks and block indexes in memory."""
-        return self._kept.weight
-
     def has(self, field_id: int) -> bool:
         """Whether the version stores a column."""
         return field_id in self._opened.included

@@ -60,11 +60,6 @@ class RowGroups:
         """Row groups that were decoded last, with their sizes, which are within the budget on disk"""
         self._can_write = True
 
-    @property
-    def bytes_in_memory(self) -> int:
-        """Bytes of the row groups in memory."""
-        return self._in_memory.weight
-
     def get(self, key: Hashable) -> pa.Table | None:
         """The row group, where it is kept."""
         with self._lock:

@@ -86,11 +86,6 @@ class RowReader:
         self._groups = RowGroups(budget_bytes)
         self._schemas: dict[tuple[int, ...], pa.Schema] = {}
 
-    @property
-    def cached_bytes(self) -> int:
-        """Bytes of the decoded row groups in memory."""
-        return self._groups.bytes_in_memory
-
     def kept_for(self, live: LiveFiles, schema: Schema, storage: StorageConfig) -> KeptRowGroups:
         """What a reader of another snapshot of the table may take over: row groups of files that it reads alike, and as
         the same user. Deletes do not count, as all rows of a group are kept.

@@ -385,12 +385,12 @@ def test_a_reader_keeps_no_more_blocks_than_its_budget(table: Table, monkeypatch
         (values,) = columns.values([(FileNumber(0), positions)], [2, 1], meter)
         assert values[2].to_pylist() == [f"name {number}" for number in values[1].to_pylist()]
         assert values[1][0] == values[1][2] != values[1][1]
-        assert 0 < columns.cached_bytes <= 6_000
+        assert 0 < columns._kept.weight <= 6_000
         read = meter.bytes
     assert read > 0, "the first blocks were dropped"
-    before, large = columns.cached_bytes, SimpleNamespace(nbytes=1_501)
+    before, large = columns._kept.weight, SimpleNamespace(nbytes=1_501)
     columns._keep(((1, FileNumber(0)), 999), large)  # type: ignore[arg-type]
-    assert columns.cached_bytes == before, "one block takes no more than a fourth of it"
+    assert columns._kept.weight == before, "one block takes no more than a fourth of it"
 
 
 def test_blocks_are_of_few_bytes_and_read_in_any_order() -> None:

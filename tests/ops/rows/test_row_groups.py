@@ -56,7 +56,7 @@ def test_rows_that_are_read_again_come_from_the_disk(table: Table, folder: Path)
     answers = [rows.take(0, FIELDS, positions, meter) for meter in meters]
     assert [meter.bytes > 0 for meter in meters] == [True, True, False]
     assert answers[2].equals(answers[0])
-    assert rows.cached_bytes == 0 < row_groups.ROWS_ON_DISK.reserved
+    assert rows._groups._in_memory.weight == 0 < row_groups.ROWS_ON_DISK.reserved
     assert [path for path in folder.rglob("*") if path.is_file()] == []
     del rows
     gc.collect()
@@ -110,7 +110,7 @@ def test_a_row_group_that_several_threads_decode_is_kept_once() -> None:
     rows = groups.get("key")
     groups.keep("key", _GROUP)
     assert groups.get("key") is rows
-    assert row_groups.ROWS_ON_DISK.reserved == size > 0 == groups.bytes_in_memory
+    assert row_groups.ROWS_ON_DISK.reserved == size > 0 == groups._in_memory.weight
 
 
 def test_all_readers_of_a_process_share_the_budget(folder: Path) -> None:

@@ -44,7 +44,7 @@ def test_rows_are_the_same_for_any_budget(table: Table, budget: int) -> None:
         positions = rng.integers(0, file.record_count, 20)
         expected = take_rows(open_storage(file.path, STORAGE), file, table.schema(), FIELDS, positions)
         assert rows.take(number, FIELDS, positions).equals(expected)
-    assert rows.cached_bytes <= budget
+    assert rows._groups._in_memory.weight <= budget
 
 
 def test_threads_may_share_a_reader(table: Table) -> None:
