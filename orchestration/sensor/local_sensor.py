@@ -22,7 +22,7 @@ from icepuffin.orchestration.engines import catalogs_of, engine_of
 from icepuffin.orchestration.processes import LOCATION_TAGS, execute, lost_runs
 from icepuffin.orchestration.sensor.facts import TABLE_TAG, gather_facts, run_tags
 from icepuffin.orchestration.sensor.sensor_definition import SensorEvaluation, evaluate
-from icepuffin.orchestration.sensor.sensor_plan import SensorCursor, plan_runs
+from icepuffin.orchestration.sensor.sensor_plan import RunPlan, SensorCursor, plan_runs
 from icepuffin.orchestration.settings import Settings
 
 _CURSOR = "icepuffin/tick/"
@@ -137,6 +137,12 @@ def _daemon_cursor(instance: dg.DagsterInstance, spec: TableSpec, uuid: str) -> 
     return max(own, default=(SensorCursor(uuid), 0.0), key=lambda pair: pair[1])
 
 
+def save_cursor(instance: dg.DagsterInstance, spec: TableSpec, plan: RunPlan) -> None:
+    """Store that the plan was carried out."""
+    values = {_CURSOR + spec.slug: plan.cursor.text(), _EVALUATED + spec.slug: str(time.time())}
+    instance.daemon_cursor_storage.set_cursor_values(values)
+
+
 def run_partition(
     instance: dg.DagsterInstance, definitions: dg.Definitions, spec: TableSpec, key: str, tags: Mapping[str, str]
 ) -> LocalRun:
@@ -188,5 +194,4 @@ def tick(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TableTick
         yield TableTick(_path(spec), evaluation)
         for snapshot in due:
             yield run_partition(instance, definitions, spec, snapshot, tags[snapshot])
-        values = {_CURSOR + spec.slug: evaluation.plan.cursor.text(), _EVALUATED + spec.slug: str(time.time())}
-        instance.daemon_cursor_storage.set_cursor_values(values)  # until now, the same evaluation can be repeated
+        save_cursor(instance, spec, evaluation.plan)  # until now, the same evaluation can be repeated

@@ -34,8 +34,8 @@ from icepuffin.orchestration.sensor.local_sensor import (
     DueRuns,
     LocalRun,
     SkippedTable,
+    _cursor,
     due_runs,
-    evaluate_table,
     save_cursor,
     tick,
 )
@@ -66,6 +66,11 @@ def evaluated(settings: Settings, instance: dg.DagsterInstance, cursor: str | No
     found: Any = sensor(context)
     assert isinstance(found, dg.SensorResult)
     return found
+
+
+def evaluate_once(instance: dg.DagsterInstance, spec: TableSpec, catalogs: Catalogs) -> SensorEvaluation:
+    table = catalogs.table(spec.catalog, spec.identifier)
+    return evaluate(instance, spec, table, _cursor(instance, spec, table))
 
 
 def spec_of(settings: Settings) -> tuple[TableSpec, Catalogs]:
@@ -161,10 +166,10 @@ def test_a_branch_is_followed_once_it_is_watched(lake: Lake, instance: dg.Dagste
 def test_expired_snapshots_lose_their_partition(lake: Lake, instance: dg.DagsterInstance) -> None:
     settings = load(lake.settings_file)
     spec, catalogs = spec_of(settings)
-    save_cursor(instance, spec, evaluate_table(instance, spec, catalogs).evaluation.plan)
+    save_cursor(instance, spec, evaluate_once(instance, spec, catalogs).plan)
     oldest = lake.table.metadata.snapshots[0].snapshot_id
     lake.table.maintenance.expire_snapshots().by_id(oldest).commit()
-    assert evaluate_table(instance, spec, catalogs).evaluation.dropped == (str(oldest),)
+    assert evaluate_once(instance, spec, catalogs).dropped == (str(oldest),)
     left = instance.get_dynamic_partitions(partitions_name(spec))
     assert list(left) == [str(snapshot.snapshot_id) for snapshot in lake.table.refresh().metadata.snapshots]
 
@@ -233,7 +238,7 @@ def test_a_partition_of_an_unfinished_backfill_stays_until_it_ends(
 ) -> None:
     settings = load(lake.settings_file)
     spec, catalogs = spec_of(settings)
-    save_cursor(instance, spec, evaluate_table(instance, spec, catalogs).evaluation.plan)
+    save_cursor(instance, spec, evaluate_once(instance, spec, catalogs).plan)
     oldest, second = (str(snapshot.snapshot_id) for snapshot in lake.table.metadata.snapshots[:2])
     backfill = PartitionBackfill.from_asset_partitions(
         backfill_id="one",
@@ -251,11 +256,11 @@ def test_a_partition_of_an_unfinished_backfill_stays_until_it_ends(
     instance.add_backfill(backfill)
     lake.table.maintenance.expire_snapshots().by_ids([int(oldest), int(second)]).commit()
     dropped = () if whole else (second,)
-    assert evaluate_table(instance, spec, catalogs).evaluation.dropped == dropped
+    assert evaluate_once(instance, spec, catalogs).dropped == dropped
     assert oldest in instance.get_dynamic_partitions(partitions_name(spec))
-    assert evaluate_table(instance, spec, catalogs).evaluation.dropped == ()
+    assert evaluate_once(instance, spec, catalogs).dropped == ()
     instance.update_backfill(backfill.with_status(BulkActionStatus.COMPLETED_FAILED))
-    assert oldest in evaluate_table(instance, spec, catalogs).evaluation.dropped
+    assert oldest in evaluate_once(instance, spec, catalogs).dropped
     assert instance.get_dynamic_partitions(partitions_name(spec)) == [str(lake.head())]
 
 
@@ -287,8 +292,8 @@ def test_a_local_run_belongs_to_the_code_location(lake: Lake, instance: dg.Dagst
 def test_an_evaluation_that_is_cut_off_is_made_again(lake: Lake, instance: dg.DagsterInstance) -> None:
     settings = load(lake.settings_file)
     spec, catalogs = spec_of(settings)
-    first = evaluate_table(instance, spec, catalogs).evaluation
-    again = evaluate_table(instance, spec, catalogs).evaluation
+    first = evaluate_once(instance, spec, catalogs)
+    again = evaluate_once(instance, spec, catalogs)
     assert first.plan.request == again.plan.request
     assert again.recorded == ()
     assert [event.partition for event in recorded(instance)] == list(first.recorded)
