@@ -88,10 +88,9 @@ class LocalStorage(Storage):
                     output.flush()
                     _append_range(output.fileno(), segment)
                     copied += segment.length
-            output.flush()
-            os.fsync(output.fileno())
+        with _open(path) as written:
             # an index is copied whole, and the copy is seldom read: what is read stays in the page cache
-            os.posix_fadvise(output.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(written.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         return copied
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
