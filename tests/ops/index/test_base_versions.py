@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.index import Action, IndexReport, NotAnIndexError, materialize_index
 from icepuffin.ops.index.planning import version_plan
@@ -19,7 +20,6 @@ from icepuffin.ops.storage import ObjectMissingError, RefusedError, StorageError
 from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.table.snapshots import data_snapshots
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 

@@ -13,7 +13,7 @@ from icepuffin.ops.binding.expiration import expire_derived
 from icepuffin.ops.index import create_index, materialize_index
 from icepuffin.ops.index.upkeep.recall_history import recall_history
 from icepuffin.ops.index.versions.version_reader import open_version
-from icepuffin.ops.search import open_index
+from icepuffin.ops.search import open_index, tuning
 from icepuffin.ops.search.indexed.version_search import ShardWork
 from icepuffin.ops.search.overview import overview
 from icepuffin.ops.search.result import explain
@@ -45,7 +45,8 @@ def table(table_factory: TableFactory) -> Table:
     return new_table
 
 
-def test_an_overview_counts_shards_tombstones_and_coverage(table: Table) -> None:
+def test_an_overview_counts_shards_tombstones_and_coverage(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "_ROWS_PER_CENTROID", 1)
     view = overview(table, DEFINITION, STORAGE)
     assert view is not None
     assert sum(shard.live for shard in view.shards) == 810
