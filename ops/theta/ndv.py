@@ -85,12 +85,15 @@ def counts_for_planners(
     table: Table, snapshot: Snapshot, new: Mapping[int, DistinctCount] = MappingProxyType({})
 ) -> tuple[DistinctCount, ...]:
     """The NDVs of a snapshot for the public footers of our files: by column those that are `new`, by field id, or else
-    what `read_ndv` has, whoever counted it. Those of others' entries whose numbers no footer can have are left out.
+    what `read_ndv` has, whoever counted it, or else what the table's newest statistics have: a version that is made
+    for an older snapshot may be the nearest in time to the head. Those of others' entries whose numbers no footer can
+    have are left out.
     """
     current = table.schema().field_ids
     counts = {
         field_id: DistinctCount(field_id, blob.snapshot_id, blob.sequence_number, ndv)
-        for field_id, blob in listed_thetas(nearest_statistics(table, snapshot)).items()
+        for statistics in (_newest_statistics(table), nearest_statistics(table, snapshot))
+        for field_id, blob in listed_thetas(statistics).items()
         if field_id in current
         and (ndv := ndv_property(blob)) is not None
         and all(-_LONG <= number < _LONG for number in (ndv, blob.snapshot_id, blob.sequence_number))
@@ -133,6 +136,13 @@ def nearest_statistics(table: Table, snapshot: Snapshot) -> StatisticsFile | Non
         if listed_thetas(statistics):
             return statistics
     return None
+
+
+def _newest_statistics(table: Table) -> StatisticsFile | None:
+    """The entry of the snapshot that was made last, of those that list sketches; None where none does."""
+    times = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in table.metadata.snapshots}
+    listing = [entry for entry in table.metadata.statistics if entry.snapshot_id in times and listed_thetas(entry)]
+    return max(listing, key=lambda entry: times[entry.snapshot_id], default=None)
 
 
 def _freshness(blob: BlobMetadata, snapshot: Snapshot) -> tuple[bool, str]:

@@ -15,12 +15,13 @@ from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from pyiceberg.table.update import SetStatisticsUpdate
 
 import icepuffin
-from icepuffin.ops.index import Action, create_index
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.index import Action, create_index, materialize_index
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.snapshots import is_derived
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.ops.theta import sketch_packs
+from icepuffin.ops.theta import ancestry, sketch_packs
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -123,6 +124,24 @@ def test_presto_has_ndvs_once_there_are_sketches_and_no_error_before(
         table.append(make_rows(first, first + 20))
         require_statistics(table, columns)
     assert any(entry.file_size_in_bytes > 2 * FEW_BYTES for entry in table.metadata.statistics)
+
+
+@pytest.mark.parametrize("is_older", [True, False])
+def test_an_index_of_a_snapshot_that_has_no_sketches_near_hides_no_ndv_from_the_head(
+    table: Table, monkeypatch: pytest.MonkeyPatch, is_older: bool
+) -> None:
+    """Its entry is of now: the nearest to a head that came long after the sketches."""
+    monkeypatch.setattr(ancestry, "MAX_ANCESTORS", 1)
+    old, *_ = (snapshot.snapshot_id for snapshot in table.refresh().metadata.snapshots)
+    sketch(table)
+    for first in (600, 620):
+        table.append(make_rows(first, first + 20))
+    head = table.refresh().metadata.current_snapshot_id
+    chosen = SnapshotId(old if is_older else head or 0)
+    materialize_index(RunContext(table, STORAGE, LocalRunner(1)), DEFINITION, chosen)
+    (version,) = index_versions(table.refresh(), DEFINITION.name)
+    (entry,) = (entry for entry in table.metadata.statistics if entry.snapshot_id == version.index_snapshot_id)
+    assert load_statistics(entry)[0].keys() == COLUMNS
 
 
 def test_numbers_of_others_that_no_footer_can_have_keep_no_version_back(table_factory: Callable[..., Table]) -> None:
