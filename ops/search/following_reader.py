@@ -39,6 +39,8 @@ class Reader(Protocol):
 
 
 R = TypeVar("R", bound=Reader)
+Withdraw = Callable[[RestrictedTableError], None]
+"""What is called before a reader is opened that shows less than the one in use"""
 
 
 class FollowingReader(Generic[R]):
@@ -63,7 +65,7 @@ class FollowingReader(Generic[R]):
     def __init__(
         self,
         reader: R,
-        reopen: Callable[[R], R],
+        reopen: Callable[[R, Withdraw], R],
         rehearse: Callable[[R, Iterable[Callable[[R], object]]], None],
         *,
         interval: float,
@@ -89,7 +91,8 @@ class FollowingReader(Generic[R]):
     @property
     def reader(self) -> R:
         """The IndexReader that answers now. Take it once for several searches of the same snapshot. Raises
-        RestrictedTableError where the catalog restricted the table at the last check that it answered.
+        RestrictedTableError where the catalog restricted the table at the last check that it answered, also while a
+        reader is opened that shows less.
         """
         error = self.error
         if isinstance(error, RestrictedTableError):
@@ -191,17 +194,21 @@ class FollowingReader(Generic[R]):
         """Check now, and return whether a newer reader took over. Raises what opening it raises; the old one stays."""
         with self._updating:
             try:
-                newer = self._reopen(self._reader)
+                newer = self._reopen(self._reader, self._withdraw)
             except Exception as error:
-                checked, before = self._last_check
-                if not isinstance(before, RestrictedTableError):  # which stands until the catalog gives the table again
-                    self._last_check = checked, error
+                before = self._last_check[1]
+                if isinstance(error, RestrictedTableError) or not isinstance(before, RestrictedTableError):
+                    self._withdraw(error)  # else the other stands, until the catalog gives the table again
                 raise
             changed = newer is not self._reader
             if changed:
                 self._rehearse(newer, self._in_time(time.monotonic() + _REHEARSAL_SECONDS))
             self._reader, self._last_check = newer, (time.time(), None)
             return changed
+
+    def _withdraw(self, error: Exception) -> None:
+        """Take what a check has met for its outcome. With a RestrictedTableError nothing is answered any more."""
+        self._last_check = self._last_check[0], error
 
     def _in_time(self, end: float) -> Iterator[Callable[[R], object]]:
         """The last searches, until the clock shows `end` or nobody follows any more."""

@@ -42,6 +42,7 @@ from icepuffin.ops.rows.element_types import OF_COLUMN
 from icepuffin.ops.rows.vector_column import VectorSchema, element_type_of, holds_doubles
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.exact.file_scans import TaskChoice
+from icepuffin.ops.search.following_reader import Withdraw
 from icepuffin.ops.search.indexed.distributed_search import DistributedVersion, choose_runner
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion, load_balls, load_version
 from icepuffin.ops.search.indexed.worker import SearchJob
@@ -354,15 +355,17 @@ def _reopen(
     if not is_head_of_main(snapshot) and snapshot not in frozen.metadata.refs:
         return None
 
-    def reopen(current: IndexReader) -> IndexReader:
+    def reopen(current: IndexReader, withdraw: Withdraw) -> IndexReader:
         newer = frozen.catalog.load_table(frozen.name())
         allowed = requested_restrictions(newer)
-        if allowed is not None and allowed != restrictions:
+        if allowed is not None and allowed != restrictions:  # the reader in use shows what may be hidden by now
+            why = "That has changed, and a reader is being opened under it"
+            withdraw(restriction_error(table_name(newer), allowed.what, why))
             try:
                 return again(newer, allowed)
             except RestrictedTableError:
                 raise
-            except Exception as error:  # the reader in use shows what may be hidden by now
+            except Exception as error:
                 why = f"That has changed, and no reader could be opened under it: {error}"
                 raise restriction_error(table_name(newer), allowed.what, why) from error
         if allowed != restrictions or _state(newer, snapshot, index) != _state(frozen, snapshot, index):

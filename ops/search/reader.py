@@ -34,7 +34,7 @@ from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.exact.file_scans import TaskChoice
 from icepuffin.ops.search.exact.scan import RangeThresholds, VectorSource
 from icepuffin.ops.search.exact.tail_cache import TailCacheState
-from icepuffin.ops.search.following_reader import FollowingReader
+from icepuffin.ops.search.following_reader import FollowingReader, Withdraw
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
 from icepuffin.ops.search.indexed.worker import SearchJob, SearchRequest
 from icepuffin.ops.search.measured.live_recall import LiveRecall, RecallSampler
@@ -46,7 +46,7 @@ from icepuffin.ops.search.tuning import SearchOptions
 from icepuffin.ops.table.snapshots import snapshot_rows, table_name
 
 _log = logging.getLogger(__name__)
-Reopen = Callable[["IndexReader"], "IndexReader"]
+Reopen = Callable[["IndexReader", Withdraw], "IndexReader"]
 """Function from a reader to the one for the table's newest metadata: the same one where nothing is newer."""
 
 
@@ -453,9 +453,9 @@ class IndexReader(Presentation):
         parameters, warnings = self._pipeline.parameters.choose(k, options, filtered=matches is not None)
         return SearchRequest(k, parameters, matches), warnings
 
-    def _newest(self) -> "IndexReader":
+    def _newest(self, withdraw: Withdraw) -> "IndexReader":
         """The reader that a fresh look at the catalog leads to, of what this very reader was opened by."""
-        newest = self._reopen(self._reloaded or self) if self._reopen else self
+        newest = self._reopen(self._reloaded or self, withdraw) if self._reopen else self
         if newest is not self:
             target = newest._target  # noqa: SLF001  a reader as this one
             kept = self._rows.kept_for(target.live, target.visible, target.storage)

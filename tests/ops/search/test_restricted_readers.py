@@ -44,6 +44,7 @@ from icepuffin.ops.catalog.restricted_tables import ReadRestrictions
 from icepuffin.ops.filters.policy_expression import policy_expression
 from icepuffin.ops.filters.predicate import RowPredicate
 from icepuffin.ops.rows.datafile import arrow_schema
+from icepuffin.ops.search import opening
 from icepuffin.ops.search.errors import IndexUnavailableError
 from icepuffin.ops.search.result import explain
 from icepuffin.ops.search.target import Restriction
@@ -469,6 +470,27 @@ def test_a_reader_ends_where_none_can_be_opened_under_changed_restrictions(
         with pytest.raises(RestrictedTableError, match="has changed"):
             following.search(queries(1), 3)
         assert following.update()
+        assert sections(following.search(queries(1), 100)) == {"a"}
+
+
+@pytest.mark.parametrize("by_index", [True, False])
+def test_nothing_is_answered_while_a_reader_is_opened_that_shows_less(
+    small: Answers, monkeypatch: pytest.MonkeyPatch, by_index: bool
+) -> None:
+    through, refusals = opening.live_files, []
+
+    def searched(*arguments: Any) -> Any:
+        with pytest.raises(RestrictedTableError, match="has changed, and a reader is being opened"):
+            following.search(queries(1), 100)
+        refusals.append(arguments)
+        return through(*arguments)
+
+    with opened(plain_catalog().load_table("db.t"), by_index=by_index).follow(interval=1e6) as following:
+        small.restrictions = ONLY_A
+        with monkeypatch.context() as opens:
+            opens.setattr(opening, "live_files", searched)
+            assert following.update()
+        assert refusals
         assert sections(following.search(queries(1), 100)) == {"a"}
 
 
