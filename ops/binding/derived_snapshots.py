@@ -44,8 +44,9 @@ from icepuffin.ops.table.blob_kind import (
 from icepuffin.ops.table.snapshots import find_snapshot
 from icepuffin.ops.table.summaries import summary_of
 
-_TOTALS = ("total-records", "total-data-files")
-"""What planners go by that read such a snapshot, and what shows that its manifest list was cut short"""
+_TOTALS = ("total-records", "total-data-files", "total-position-deletes")
+"""What planners and readers go by that count the rows of such a snapshot, and writers on a branch of it; and what shows
+that its manifest list was cut short"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,13 +74,13 @@ def totals(snapshot: Snapshot | None) -> dict[str, str]:
 
 
 def test_a_version_has_the_totals_of_its_base_and_a_pack_those_of_an_empty_table(table: Table) -> None:
-    """Planners go by records and files: a version counts as the rows that it reads as, its pack as none."""
+    """Planners go by them: a version counts as the rows that it reads as, less the deleted ones, its pack as none."""
     new_pack = NewPack(path="s3://nowhere/pack.puffin", size=4, footer_size=2)
     version = bindings.publish(table, replace(binding(table), new_packs=(new_pack,)))
     base, (pack,) = table.metadata.current_snapshot(), version.packs
     holder = table.metadata.snapshot_by_id(pack.holder_id)
     assert holder is not None
-    assert totals(holder).keys() == {"total-records", "total-data-files"}
+    assert totals(holder).keys() == {"total-records", "total-data-files", "total-position-deletes"}
     expected = {name: totals(base)[name] for name in totals(holder)}
     assert totals(table.metadata.snapshot_by_id(version.index_snapshot_id)) == expected
     assert set(totals(holder).values()) == {"0"}
