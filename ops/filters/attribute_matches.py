@@ -20,7 +20,7 @@ from icepuffin.ops.filters.attribute_conditions import Attributes, Condition
 from icepuffin.ops.filters.attribute_values import TailValues
 from icepuffin.ops.filters.condition_parser import look_ups
 from icepuffin.ops.filters.distinct_values import ColumnTest
-from icepuffin.ops.filters.matches import ConditionReader, Matches, scan_matches
+from icepuffin.ops.filters.matches import ConditionReader, Matches, find_matches
 from icepuffin.ops.filters.predicate import RowPredicate
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
@@ -116,7 +116,7 @@ def find_matches_by_attributes(
     """
     tests, left_over, predicate = _tests_of(where, schema, attributes)
     if predicate is not None and not tests:
-        return scan_matches(table, live, schema, predicate, storage, files=files, read=read)
+        return find_matches(table, live, schema, predicate, storage, read, files=files)
     condition = Condition.from_tests(tests, attributes, predicate)
     missing = {number: why for number, why in condition.missing.items() if files is None or number in files}
     how = f"by the index's values of {', '.join(map(attributes.name, condition.columns))}"
@@ -126,13 +126,12 @@ def find_matches_by_attributes(
         decided = {FileNumber(number) for number in range(attributes.files)} - condition.missing.keys()
         candidates = {number for number in decided if condition.rows(number).any()}
         part = predicate.part(reduce(And, left_over))
-        rest = scan_matches(table, live, schema, part, storage, files=candidates, read=read)
+        rest = find_matches(table, live, schema, part, storage, read, files=candidates)
         how += f"; {plural(rest.files_read, 'data file')} read for the other columns"
     if in_memory is not None:
         others, how = in_memory, f"{how}, and {in_memory.how}"
     elif missing:
-        whole = predicate or RowPredicate(where, schema)
-        others = scan_matches(table, live, schema, whole, storage, files=missing.keys(), read=read)
+        others = find_matches(table, live, schema, predicate or where, storage, read, files=missing.keys())
         others = replace(others, in_tail=tail is not None and missing.keys() <= {*tail.files})
         why = next(iter(missing.values()))
         how += f"; {plural(others.files_read, 'data file')} read, of {len(missing):,} without {why}"

@@ -157,7 +157,7 @@ def find_matches(
     table: Table,
     live: LiveFiles,
     schema: Schema,
-    where: str | BooleanExpression,
+    where: str | BooleanExpression | RowPredicate,
     storage: StorageConfig,
     read: ConditionReader | None = None,
     *,
@@ -168,20 +168,7 @@ def find_matches(
     `schema` is the snapshot's. `read` reads the files that are not excluded; this process does without it. Memory: one
     batch of the condition's columns, and 8 bytes per match. Raises FilterError, ManifestError.
     """
-    return scan_matches(table, live, schema, RowPredicate(where, schema), storage, files=files, read=read)
-
-
-def scan_matches(
-    table: Table,
-    live: LiveFiles,
-    schema: Schema,
-    predicate: RowPredicate,
-    storage: StorageConfig,
-    *,
-    files: Collection[FileNumber] | None = None,
-    read: ConditionReader | None = None,
-) -> Matches:
-    """`find_matches` of a predicate, in some of the files."""
+    predicate = where if isinstance(where, RowPredicate) else RowPredicate(where, schema)
     numbers = defaultdict[str, list[int]](list)  # a snapshot may list a file twice, which has each of its rows twice
     for number, file in enumerate(live.files):
         numbers[normalize(file.path)].append(number)
