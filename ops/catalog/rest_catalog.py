@@ -111,7 +111,7 @@ def _uuid_in(answer: Response) -> str | None:
 
 def _refuse_restricted(answer: Response, *_: object, **__: object) -> None:
     """Hook of a session: raises RestrictedTableError for an answer about a table with read restrictions."""
-    if answer.ok and RESTRICTIONS.encode() in answer.content:
+    if answer.ok and any(part in answer.content for part in (RESTRICTIONS.encode(), b"\\u")):  # or an escape in a key
         parts = urlsplit(answer.url).path.rpartition("/namespaces/")[2].replace("/tables/", ".")
         refuse_restricted(unquote(parts).replace("\x1f", "."), _restrictions_in(answer))
 

@@ -8,6 +8,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError, ServiceUnavailableError
 from pyiceberg.table import Table
+from requests import PreparedRequest, Response
 
 import icepuffin
 from icepuffin.errors import CatalogUnavailableError, RestrictedTableError, TableUnavailableError
@@ -191,6 +192,24 @@ def test_a_catalog_of_the_settings_gives_no_restricted_table(answers: Answers) -
             load("own", "db.t")
     answers.restrictions = None
     assert catalogs.poll("own", "db.t").name() == ("db", "t")
+
+
+@pytest.mark.parametrize("catalog", [plain_catalog, own_catalog])
+def test_restrictions_are_found_however_the_answer_spells_them(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch, catalog: Callable[[], Catalog]
+) -> None:
+    """JSON has escapes in names, too."""
+    through = answers.send
+
+    def escaped(request: PreparedRequest) -> Response:
+        answer = through(request)
+        answer._content = answer.content.replace(b"read-restrictions", rb"read\u002drestrictions")
+        return answer
+
+    monkeypatch.setattr(answers, "send", escaped)
+    answers.restrictions = MASKS
+    with refused():
+        icepuffin.refresh(catalog().load_table("db.t"))
 
 
 @pytest.mark.parametrize("catalog", [plain_catalog, own_catalog])
