@@ -33,10 +33,9 @@ from icepuffin.ops.model import FileSlot, How, ObjectRange, ShardId, StorageConf
 from icepuffin.ops.process.memory import memory_bytes
 from icepuffin.ops.recall.shard_recall import ShardRecall
 from icepuffin.ops.shards.shard_reader import open_shard
-from icepuffin.ops.tasks.base_shard import BaseShard
+from icepuffin.ops.tasks.base_shard import BaseShard, RelocatedShard, RelocateTask, relocate
 from icepuffin.ops.tasks.delta_rows import DeltaRowsTask, DissolvedDelta, PassedRows, scatter_delta
 from icepuffin.ops.tasks.matching.match_hashes import StagedMoves
-from icepuffin.ops.tasks.relocation import RelocatedShard, RelocateTask, relocate
 from icepuffin.ops.tasks.shard_task import ShardResult, ShardTask
 from icepuffin.ops.tasks.staged_blocks import Block, blocks_by_destination
 from icepuffin.ops.tasks.task_runner import (

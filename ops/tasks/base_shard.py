@@ -1,6 +1,9 @@
 """A shard of the base version, with the nodes whose rows have moved or are gone since."""
 
+import hashlib
+import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +14,7 @@ from icepuffin.ann_kernels.codes import rotated_quantization
 from icepuffin.ann_kernels.codes.product_quantization import decode_pq
 from icepuffin.ann_kernels.distances.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
+from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, ShardId, StorageConfig, StoredAddresses, StoredShard
 from icepuffin.ops.process.large_arrays import as_floats, new_array
 from icepuffin.ops.rows.datafile import take_rows
 from icepuffin.ops.rows.vector_column import element_type_of, exact_vectors
@@ -20,7 +23,7 @@ from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.matching.match_hashes import StagedMoves, read_moves
 from icepuffin.ops.tasks.rows import VectorRows, by_file, live_nodes
-from icepuffin.puffin.blobs import deletion_vector_blob
+from icepuffin.puffin.blobs import addresses_blob, deletion_vector_blob
 from icepuffin.puffin.blobs.shard_blob import ShardReader
 
 _DECODED_AT_ONCE = 16_384
@@ -119,3 +122,51 @@ def _decode(reader: ShardReader, nodes: npt.NDArray[np.intp], vectors: npt.NDArr
             vectors[part] = decode_pq(codes[part], codebook)
         else:
             raise ValueError("the shard has neither vectors nor codes")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RelocateTask:
+    """Shards whose rows have only moved, and whose addresses are to be written."""
+
+    shards: tuple[tuple[ShardId, BaseShard], ...]
+    """(shard id in the new version, shard of the base version)"""
+    staging: str
+    storage: StorageConfig
+    threads: int = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RelocatedShard:
+    """A shard of the base version with new addresses."""
+
+    shard_id: ShardId
+    """Id in the new version"""
+    addresses: StoredAddresses
+    slots: npt.NDArray[np.uint32]
+    """File slots of all nodes, dead ones included"""
+
+
+def relocate(task: RelocateTask) -> tuple[RelocatedShard, ...]:
+    """Write the new addresses of all shards into one staged object. Of the shards nothing else is read.
+
+    Raises StorageError, PuffinError.
+    """
+    path = f"{task.staging}/moved-{uuid.uuid4().hex}.bin"
+    results, offset = [], 0
+    with (
+        open_storage(task.staging, task.storage).open_output(path, durable=False) as sink,
+        ThreadPoolExecutor(task.threads) as threads,
+    ):
+        blobs = threads.map(_encoded, (base for _, base in task.shards))
+        for (shard_id, _), (data, slots) in zip(task.shards, blobs, strict=True):
+            sink.write(data)
+            where = ObjectRange(path, offset, len(data))
+            results.append(RelocatedShard(shard_id, StoredAddresses(where, hashlib.sha256(data).digest()), slots))
+            offset += len(data)
+    return tuple(results)
+
+
+def _encoded(base: BaseShard) -> tuple[bytes, npt.NDArray[np.uint32]]:
+    """(addresses blob of the shard as it is in the new snapshot, file slots of its nodes)."""
+    slots, positions = base.locations(base.reader())
+    return addresses_blob.encode(slots, positions), np.unique(slots)

@@ -27,10 +27,10 @@ from icepuffin.ops.storage import open_storage
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.storage.memory_storage import MemoryStorage
 from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.tasks.base_shard import relocate
 from icepuffin.ops.tasks.delta_rows import scatter_delta
 from icepuffin.ops.tasks.matching.dead_node_task import mark_dead_nodes
 from icepuffin.ops.tasks.matching.match_hashes import hash_files, match_rows
-from icepuffin.ops.tasks.relocation import relocate
 from icepuffin.ops.tasks.scatter import scatter
 from icepuffin.ops.tasks.shard_task import make_shard
 from icepuffin.ops.tasks.task_runner import SMALL_WORK, LocalRunner, RunContext, TaskRunner
