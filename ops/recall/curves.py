@@ -261,16 +261,13 @@ def _point_at(points: Sequence[Width], search_list: int) -> Width | None:
     index = next((index for index, point in enumerate(points) if point.search_list >= search_list), None)
     if index is None or (index == 0 and points[0].search_list != search_list):
         return None
-    after = points[index]
+    before, after = points[max(0, index - 1)], points[index]
     if after.search_list == search_list:
         return after
-    before = points[index - 1]
     low, high = math.log(before.search_list), math.log(after.search_list)
     share = (math.log(search_list) - low) / (high - low)
-    recall, distances = (
-        getattr(before, name) + share * (getattr(after, name) - getattr(before, name))
-        for name in ("recall", "distances")
-    )
+    recall = before.recall + share * (after.recall - before.recall)
+    distances = before.distances + share * (after.distances - before.distances)
     return Width(search_list, after.oversample, recall, distances, after.k)
 
 
