@@ -67,16 +67,17 @@ def _entry(task: AttributesTask, slot: FileSlot, file: LiveFile, field_id: int) 
     reading = reading_of(task.schema, file, field_id, by_name=not opened.has_field_ids)
     kind = str(field.field_type)
     if isinstance(field.field_type, ListType):
-        lists = file_lists(_columns(opened), stored_type(field), file.record_count)
+        lists = file_lists(column_values(opened), stored_type(field), file.record_count)
         if lists is not None:
             return list_entry_of(slot, file.record_count, kind, reading, lists)
         return AttributeEntry(slot, file.record_count, kind, reading, _TOO_MANY_IN_LISTS)
-    values = file_values(_columns(opened), stored_type(field), file.record_count)
+    values = file_values(column_values(opened), stored_type(field), file.record_count)
     if values is None:
         return AttributeEntry(slot, file.record_count, kind, reading, _TOO_MANY)
     return entry_of(slot, file.record_count, kind, reading, values)
 
 
-def _columns(opened: DataFile) -> Iterator[pa.Array]:
+def column_values(opened: DataFile) -> Iterator[pa.Array]:
+    """The values of the only column that a file was opened for, batch by batch."""
     for batch in opened.batches(BATCH_ROWS):
         yield plain_values(opened.conform(batch).column(0))

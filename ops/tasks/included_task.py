@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, StorageConfig
-from icepuffin.ops.rows.attributes import plain_values, reading_of, stored_type, value_width
-from icepuffin.ops.rows.datafile import BATCH_ROWS, DataFile
+from icepuffin.ops.rows.attributes import reading_of, stored_type, value_width
+from icepuffin.ops.rows.datafile import DataFile
 from icepuffin.ops.rows.included_columns import (
     MAX_BLOCK_BYTES,
     LargeBlockError,
@@ -19,7 +18,7 @@ from icepuffin.ops.rows.included_columns import (
     with_block_rows,
 )
 from icepuffin.ops.storage import Storage, open_storage
-from icepuffin.ops.tasks.attribute_task import ColumnsOfFile
+from icepuffin.ops.tasks.attribute_task import ColumnsOfFile, column_values
 from icepuffin.puffin.blobs.included_columns_blob import (
     BlockEncoder,
     IncludedEntry,
@@ -102,7 +101,7 @@ def _write(
     field = task.schema.find_field(field_id)
     opened = DataFile(open_storage(file.path, task.storage), file, task.schema, [field_id])
     reading = reading_of(task.schema, file, field_id, by_name=not opened.has_field_ids)
-    block_rows, batches = with_block_rows(_columns(opened))
+    block_rows, batches = with_block_rows(column_values(opened))
     encoder, length = BlockEncoder(), 0
     try:
         for block in value_blocks(batches, block_rows):
@@ -141,7 +140,7 @@ def check_included(task: IncludedCheck) -> list[str]:
                     pass
                 continue
             opened = DataFile(open_storage(file.path, task.storage), file, schema, [part.field_id])
-            read = map(raw_block, value_blocks(_columns(opened), part.entry.block_rows))
+            read = map(raw_block, value_blocks(column_values(opened), part.entry.block_rows))
             width = value_width(stored_type(schema.find_field(part.field_id)))
             if width != part.entry.width or not _are_equal(stored, read):
                 faults.append(f"{file.path}: the included values of column {part.field_id} are others")
@@ -170,11 +169,6 @@ def _stored_blocks(part: IncludedPart, storage: Storage) -> Iterator[bytes]:
             at = int(index.starts[number]) - start
             stored = data[at : at + int(index.lengths[number])]
             yield raw_block(decode_block(entry, index, number, stored))
-
-
-def _columns(opened: DataFile) -> Iterator[pa.Array]:
-    for batch in opened.batches(BATCH_ROWS):
-        yield plain_values(opened.conform(batch).column(0))
 
 
 def without_values(part: IncludedPart, reason: str) -> IncludedPart:

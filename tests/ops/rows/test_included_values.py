@@ -34,6 +34,7 @@ from icepuffin.ops.search.overview import IncludedState, overview
 from icepuffin.ops.search.result import explain
 from icepuffin.ops.storage.local_storage import LocalStorage, to_path
 from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.tasks import attribute_task
 from icepuffin.ops.tasks import included_task as reading
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.cli.index import version_facts
@@ -411,7 +412,7 @@ def test_texts_that_begin_short_and_become_huge_stay_in_their_files(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layout, "MAX_BLOCK_BYTES", 1 << 16)
-    monkeypatch.setattr(reading, "BATCH_ROWS", 100)
+    monkeypatch.setattr(attribute_task, "BATCH_ROWS", 100)
     for name, long_from, stored in (("even", 0, True), ("uneven", 150, False)):
         rows = make_rows(0, 300)
         texts = [f"text {number}" + "x" * (9_000 if number >= long_from else 0) for number in range(300)]
