@@ -176,16 +176,14 @@ def refresh_snapshot(
                 if error.retryable:
                     raise
                 failures.append(error)  # of its rows or its definition: the other indexes do not depend on it
+        for failure in failures[1:]:
+            _log.error("%s", failure)
+        if failures:
+            raise failures[0]  # noqa: TRY301  the first error that keeps no other index back
     except Exception:
         if counted is not None:
             _publish_alone(table, counted)
         raise
-    if failures:
-        for failure in failures[1:]:
-            _log.error("%s", failure)
-        if counted is not None:
-            _publish_alone(table, counted)
-        raise failures[0]
     return RefreshReport(table_name(table), snapshot_id, counted.publish() if counted else None, reports)
 
 
