@@ -121,11 +121,9 @@ class RecallReports:
         stored = report.stored
         try:
             document = json.loads(self._storage.read_range(stored.path, 0, stored.size))
-            numbers = document["queries"], document["left_out"]
-            content = _Content(*numbers[:1], float(document["recall_sum"]), *numbers[1:])
-            if document["format"] != _FORMAT or any(type(number) is not int or number < 0 for number in numbers):
-                raise ValueError(document)  # noqa: TRY301
-            if not 0 <= content.recall_sum <= content.queries:
+            content = _Content(document["queries"], float(document["recall_sum"]), document["left_out"])
+            are_counts = all(type(count) is int and count >= 0 for count in (content.queries, content.left_out))
+            if document["format"] != _FORMAT or not are_counts or not 0 <= content.recall_sum <= content.queries:
                 raise ValueError(document)  # noqa: TRY301
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise RecallReportError(
