@@ -241,17 +241,13 @@ class _CommonForms:
             return _named(comparison, name, (self._value(),), of_lists=False)
         if self._takes_word("is"):
             negated = self._takes_word("not")
-            return _PredicateParts(self._test(negated=negated), name, ())
+            if (test := _TESTS.get((self._take("word").lower(), negated))) is None:
+                raise _UncommonError
+            return _PredicateParts(test, name, ())
         negated = self._takes_word("not")
         if not self._takes_word("in"):
             raise _UncommonError
         return _named(NotIn if negated else In, name, self._values(), of_lists=False)
-
-    def _test(self, *, negated: bool) -> Any:
-        test = _TESTS.get((self._take("word").lower(), negated))
-        if test is None:
-            raise _UncommonError
-        return test
 
     def _values(self) -> tuple[_Value, ...]:
         self._require("(")
