@@ -10,10 +10,9 @@ vectors with one hash are expected.
 
 import contextlib
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
 from threading import Lock
 from typing import TypeVar
 
@@ -189,30 +188,13 @@ def stage_matches(
 
     shard_ids, nodes: [n], shard id and node, ordered by both. partner: int32[n], the new row of each node, or -1.
     """
-    matched = np.flatnonzero(partner >= 0)
     is_unmatched = np.ones(new.count, np.bool_)
-    is_unmatched[partner[matched]] = False
+    is_unmatched[partner[partner >= 0]] = False
     rest = new.take(np.flatnonzero(is_unmatched))
     unmatched = tuple(
         (FileSlot(slot), deletion_vector_blob.encode(rest.positions[rows])) for slot, rows in by_file(rest.slots)
     )
-    return MatchResult(_stage_moves(task, storage, _moves(new, shard_ids, nodes, partner, matched)), unmatched)
-
-
-def _moves(
-    new: VectorRows,
-    shard_ids: npt.NDArray[np.integer],
-    nodes: npt.NDArray[np.int64],
-    partner: npt.NDArray[np.int32],
-    matched: npt.NDArray[np.intp],
-) -> Iterator[tuple[ShardId, npt.NDArray[np.int64], Addresses]]:
-    """(shard, nodes, their new addresses), shard by shard: copies of all would be most of a task's memory."""
-    owners = shard_ids[matched]
-    starts = [0, *(np.flatnonzero(owners[1:] != owners[:-1]) + 1).tolist(), len(owners)]
-    for start, end in pairwise(starts if len(owners) else []):
-        rows_of_shard = matched[start:end]
-        rows = partner[rows_of_shard]
-        yield ShardId(int(owners[start])), nodes[rows_of_shard], (new.slots[rows], new.positions[rows])
+    return MatchResult(_stage_moves(task, storage, new, shard_ids, nodes, partner), unmatched)
 
 
 def read_moves(storage: Storage, moves: StagedMoves) -> tuple[npt.NDArray[np.int64], Addresses]:
@@ -225,18 +207,27 @@ def read_moves(storage: Storage, moves: StagedMoves) -> tuple[npt.NDArray[np.int
 
 
 def _stage_moves(
-    task: MatchTask, storage: Storage, moves: Iterable[tuple[ShardId, npt.NDArray[np.int64], Addresses]]
+    task: MatchTask,
+    storage: Storage,
+    new: VectorRows,
+    shard_ids: npt.NDArray[np.integer],
+    nodes: npt.NDArray[np.int64],
+    partner: npt.NDArray[np.int32],
 ) -> tuple[StagedMoves, ...]:
-    """Stage all moves of the task in one object, shard by shard."""
+    """Stage all moves in one object, shard by shard: copies of all would be most of a task's memory."""
+    matched = np.flatnonzero(partner >= 0)
+    if not len(matched):
+        return ()
+    owners = shard_ids[matched]
     path = f"{task.staging}/moves-{task.hash_range}-{uuid.uuid4().hex}.bin"
     staged, offset = [], 0
-    with contextlib.ExitStack() as stack:
-        sink = None
-        for shard_id, nodes, addresses in moves:
-            sink = sink or stack.enter_context(storage.open_output(path, durable=False))
-            data = addresses_blob.encode(*addresses)
+    with storage.open_output(path, durable=False) as sink:
+        for of_shard in np.split(matched, np.flatnonzero(owners[1:] != owners[:-1]) + 1):
+            rows = partner[of_shard]
+            data = addresses_blob.encode(new.slots[rows], new.positions[rows])
             sink.write(data)
+            moved = deletion_vector_blob.encode(nodes[of_shard])
             location = ObjectRange(path, offset, len(data))
-            staged.append(StagedMoves(shard_id, deletion_vector_blob.encode(nodes), location))
+            staged.append(StagedMoves(ShardId(int(shard_ids[of_shard[0]])), moved, location))
             offset += len(data)
     return tuple(staged)
