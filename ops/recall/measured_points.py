@@ -84,10 +84,9 @@ def choose_point(points: Sequence[MeasuredPoint], target: float) -> MeasuredPoin
 
     The one of the highest recall where none reaches it; None where there are no points. All are for one k.
     """
-    reaching = _reaching(points, target)
-    if not reaching:
-        return max(points, key=lambda point: (point.assured, -point.distances), default=None)
-    return reaching[0].point
+    if segment := _reaching(points, target):
+        return segment.point
+    return max(points, key=lambda point: (point.assured, -point.distances), default=None)
 
 
 def points_to_keep(points: Sequence[MeasuredPoint], targets: Iterable[float] = ()) -> tuple[MeasuredPoint, ...]:
@@ -99,7 +98,7 @@ def points_to_keep(points: Sequence[MeasuredPoint], targets: Iterable[float] = (
             continue
         kept |= {min(fitting, key=lambda point: point.distances), choose_point(fitting, math.inf) or fitting[0]}
         for target in {*_TARGETS.tolist(), *targets, *_measured_targets(fitting)}:
-            for segment in _reaching(fitting, target)[:1]:
+            if segment := _reaching(fitting, target):
                 kept |= {segment.before, segment.after}
     return tuple(point for point in points if point in kept)
 
@@ -149,8 +148,8 @@ class _Segment:
     point: MeasuredPoint
 
 
-def _reaching(points: Iterable[MeasuredPoint], target: float) -> list[_Segment]:
-    """Where each series reaches the target, by distances."""
+def _reaching(points: Iterable[MeasuredPoint], target: float) -> _Segment | None:
+    """Where the series reaches the target that does so with the fewest distances; None where none does."""
     segments: list[_Segment] = []
     for series in _series(points):
         before: MeasuredPoint | None = None
@@ -163,7 +162,7 @@ def _reaching(points: Iterable[MeasuredPoint], target: float) -> list[_Segment]:
                 break
             if before is None or after.assured >= before.assured:
                 before = after
-    return sorted(segments, key=lambda segment: segment.point.distances)
+    return min(segments, key=lambda segment: segment.point.distances, default=None)
 
 
 def _between(before: MeasuredPoint, after: MeasuredPoint, target: float) -> MeasuredPoint:
