@@ -88,19 +88,18 @@ def stage_included(task: IncludedTask) -> list[IncludedPart]:
     with open_storage(task.staging, task.storage).open_output(path, durable=False) as sink:
         for columns in task.files:
             for field_id in columns.field_ids:
-                entry, written = _write(task, sink, columns.slot, columns.file, field_id)
+                entry, written = _write(task, sink, columns, field_id)
                 parts.append(IncludedPart(field_id, entry, ObjectRange(path, offset, entry.length)))
                 offset += written
     return parts
 
 
-def _write(
-    task: IncludedTask, sink: ByteSink, slot: FileSlot, file: LiveFile, field_id: int
-) -> tuple[IncludedEntry, int]:
+def _write(task: IncludedTask, sink: ByteSink, columns: ColumnsOfFile, field_id: int) -> tuple[IncludedEntry, int]:
     """(entry, bytes that were written): an entry without values where a block would be too large."""
-    field = task.schema.find_field(field_id)
+    file, field = columns.file, task.schema.find_field(field_id)
     opened = DataFile(open_storage(file.path, task.storage), file, task.schema, [field_id])
     reading = reading_of(task.schema, file, field_id, by_name=not opened.has_field_ids)
+    entry = IncludedEntry(columns.slot, file.record_count, str(field.field_type), reading)
     block_rows, batches = with_block_rows(column_values(opened))
     encoder, length = BlockEncoder(), 0
     try:
@@ -109,19 +108,11 @@ def _write(
             sink.write(stored)
             length += len(stored)
     except LargeBlockError:
-        return IncludedEntry(slot, file.record_count, str(field.field_type), reading, _UNEVEN), length
+        return replace(entry, left_out=_UNEVEN), length
     index = encoder.index()
     sink.write(index)
-    entry = IncludedEntry(
-        slot,
-        file.record_count,
-        str(field.field_type),
-        reading,
-        block_rows=block_rows,
-        width=value_width(stored_type(field)),
-        length=length + len(index),
-        checksum=zlib.crc32(index),
-    )
+    width, length = value_width(stored_type(field)), length + len(index)
+    entry = replace(entry, block_rows=block_rows, width=width, length=length, checksum=zlib.crc32(index))
     return entry, entry.length
 
 
