@@ -333,4 +333,4 @@ def test_a_table_that_is_reloaded_meanwhile_does_not_mix_two_states(
         patch.setattr(opening, "load_definition", load_definition)
         reader = open_index(table, "e", storage=STORAGE)
     assert reader.metric == "l2"
-    assert reader._newest().metric == "cosine", "what is newer than the state that was opened is seen"
+    assert reader._newest(pytest.fail).metric == "cosine", "what is newer than the state that was opened is seen"
