@@ -210,14 +210,15 @@ def test_shards_beside_a_pack_of_their_vectors_keep_their_recall_curves(
 ) -> None:
     monkeypatch.setattr(index_packs, "PACK_BYTES", 1 << 30)
     monkeypatch.setattr(index_packs, "WORTH_SHARE", 100)
-    before = head_version(table)
     table.append(make_rows(600, 1200))
     index_head(table)
     version = head_version(table)
     assert {entry.pack for entry in version.routing.shards} == {0}
     assert {entry.runs[0].pack for entry in version.routing.shards} == {1}
-    assert version.curves == before.curves
-    assert all(version.curves)
+    assert all(version.curves), "they were written with the new rows, and measured"
+    table.append(make_rows(1200, 1201))
+    index_head(table)
+    assert head_version(table).curves[: len(version.curves)] == version.curves, "one row is a shard of its own"
     require_right(table)
 
 
