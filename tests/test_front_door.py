@@ -312,7 +312,15 @@ def test_python_plans_lists_proves_and_clears_what_the_shell_does(table: Table) 
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"versions": "none"}, {"last": 0}, {"days": 0.0}, {"grace_hours": -1.0}, {"grace_hours": float("nan")}]
+    "wrong",
+    [
+        {"versions": "none"},
+        {"last": 0},
+        {"days": 0.0},
+        {"grace_hours": -1.0},
+        {"grace_hours": 876_601.0},
+        {"grace_hours": float("nan")},
+    ],
 )
 def test_garbage_is_collected_by_what_makes_sense_alone(table: Table, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -88,6 +88,7 @@ def test_a_page_whose_name_was_made_to_resolve_to_this_machine_is_refused() -> N
     [
         ("localhost:8080", "127.0.0.1", False),
         ("LOCALHOST", "127.0.0.1", False),
+        ("127.0.0.2:3000", "127.0.0.1", False),
         ("lake.localhost:3000", "127.0.0.1", False),
         ("[::1]:3000", "::1", False),
         ("", "127.0.0.1", False),
