@@ -785,6 +785,7 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
             "has no index 'absent'; it has: embedding",
         ),
         (("stats", "packages"), "name one as namespace.table"),
+        (("search", "demo.packages", "--like-id", "1", "-k", "10001"), "10001 is not in the range 1<=x<=10000"),
         (("search", "demo.packages", "--like-id", "-1"), "no row has id = -1"),
         (
             ("search", "demo.packages", "--like-id", "package 3", "--id-column", "name"),

@@ -144,6 +144,20 @@ def test_an_index_of_a_snapshot_that_has_no_sketches_near_hides_no_ndv_from_the_
     assert load_statistics(entry)[0].keys() == COLUMNS
 
 
+def test_a_version_has_the_ndvs_of_its_own_snapshot_before_those_of_the_newest(table: Table) -> None:
+    sketch(table)
+    old = SnapshotId(table.refresh().metadata.current_snapshot_id or 0)
+    before = icepuffin.read_ndv(table, old).entries["id"].ndv
+    table.append(make_rows(600, 700))
+    sketch(table)
+    materialize_index(RunContext(table.refresh(), STORAGE, LocalRunner(1)), DEFINITION, old)
+    (version,) = index_versions(table.refresh(), DEFINITION.name)
+    (entry,) = (entry for entry in table.metadata.statistics if entry.snapshot_id == version.index_snapshot_id)
+    field_id = table.schema().find_field("id").field_id
+    assert load_statistics(entry)[0][field_id] == before
+    assert icepuffin.read_ndv(table).entries["id"].ndv > before
+
+
 def test_numbers_of_others_that_no_footer_can_have_keep_no_version_back(table_factory: Callable[..., Table]) -> None:
     table = table_factory()
     create_index(table, DEFINITION)
