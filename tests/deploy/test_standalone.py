@@ -147,7 +147,11 @@ def test_the_wheel_alone_searches_without_dagster_spark_or_java(
         command = [python, "-c", f"import icepuffin; icepuffin.{name}"]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert done.stderr.splitlines()[-1].endswith(f": pip install 'icepuffin[{extra}]'"), done.stderr
-    command = [python.with_name("icepuffin"), "demo", "--dir", "demo"]
+    of_table = (
+        '[catalogs.lake]\ntype = "rest"\nuri = "http://127.0.0.1:1"\n[tables.t]\ncatalog = "lake"\nname = "n.t"\n'
+    )
+    (tmp_path / "icepuffin.toml").write_text(of_table)
+    command = [python.with_name("icepuffin"), "sensor-tick"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.stderr == "error: this command needs dagster: pip install 'icepuffin[dagster]'\n"
 
