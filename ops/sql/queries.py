@@ -154,7 +154,7 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
         vector_column=column,
         metric=metric,
         query=vector,
-        limit=max(1, limit) if top and limit is not None else None,
+        limit=limit if top else None,
         within=None if bound is None else bound[1],
         inclusive=bool(bound and bound[2]),
         steps=(step,),

@@ -210,6 +210,21 @@ def test_a_page_has_fifteen_rows_and_that_of_an_empty_snapshot_few(table_factory
     assert " 0 " not in str(full["summary"].value), "no zero"
 
 
+def test_a_time_line_of_several_indexes_has_the_lowest_recall(table_factory: Callable[..., Table]) -> None:
+    table, lame = table_factory(), replace(DEFINITION, name="lame")
+    table.append(make_rows(0, 60))
+    index_head(table)
+    report = index_head(table, lame)
+    snapshot = table.refresh().snapshot_by_id(report.index_snapshot_id or 0)
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    properties = snapshot.summary.additional_properties
+    key = next(key for key, value in properties.items() if "recall=" in value)
+    properties[key] = re.sub(r"recall=\S+", "recall=0.5", properties[key])
+    for indexes, recall in (((DEFINITION,), 1.0), ((DEFINITION, lame), 0.5), ((lame, DEFINITION), 0.5)):
+        assert [point.recall for point in time_line(table, spec_of(*indexes))] == [recall]
+
+
 def test_the_time_line_of_an_index_and_of_sketches_has_what_was_made_and_what_it_took(
     table_factory: Callable[..., Table],
 ) -> None:

@@ -132,6 +132,14 @@ def test_what_a_type_cannot_hold_is_refused(
         ids(session, f"SELECT id FROM db.typed WHERE {where} ORDER BY {NEAR} LIMIT 99")
 
 
+def test_a_decimal_has_at_most_as_many_digits_as_a_double_beside_it(session: SqlSession) -> None:
+    """A double keeps fifteen digits of any decimal: with more, two that differ may be one double."""
+    text = f"SELECT id FROM db.typed WHERE score > -0.{'0' * 9}{{}} ORDER BY {NEAR} LIMIT 99"
+    assert ids(session, text.format("123456")) == ids(session, text.format("1"))
+    with pytest.raises(SqlError, match="more digits than a double: it is not compared with one here"):
+        ids(session, text.format("1234567"))
+
+
 @pytest.mark.parametrize("column", ["small", "score"])
 def test_the_least_integer_is_compared(session: SqlSession, column: str) -> None:
     where = f"{column} >= {-(2**63)}"
