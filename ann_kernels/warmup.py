@@ -103,8 +103,8 @@ def warm_rows() -> None:
     for kind in (np.uint8, np.uint16, np.uint32):
         rare.coded(np.zeros(len(even), kind), 0, 1).count()
     postings = Postings.from_parts([(np.array([0, 3, 5]), np.arange(5, dtype=np.uint32))], len(even))
-    own = common_rows(postings, np.zeros(1, np.int32), np.arange(2), np.arange(len(even), dtype=np.uint32), 3)
-    nearest_listed(even, Metric.L2, even[:1].astype(np.float64), (own.starts, own.nodes), 2)
+    common = common_rows(postings, np.zeros(1, np.int32), np.arange(2), np.arange(len(even), dtype=np.uint32), 3)
+    nearest_listed(even, Metric.L2, even[:1].astype(np.float64), (common.starts, common.nodes), 2)
     zeros = np.zeros(len(hashes), np.uint32)
     add_rows(zeros, zeros.astype(np.int64), hashes, np.zeros(1, np.int64), np.zeros(1, np.uint64))
     tally = np.zeros(1, np.int64), np.zeros(1, np.uint64)

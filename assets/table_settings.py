@@ -200,9 +200,9 @@ class TableSettings(SettingsModel):
     @field_validator("run_tags")
     @classmethod
     def _tags(cls, value: dict[str, Any]) -> dict[str, Any]:
-        own = [key for key in value if key.startswith(_OWN_TAGS)]
-        if own:
-            raise ValueError(f"'{own[0]}' is a tag that icepuffin writes itself; max_runtime_seconds sets the runtime")
+        ours = [key for key in value if key.startswith(_OWN_TAGS)]
+        if ours:
+            raise ValueError(f"'{ours[0]}' is a tag that icepuffin writes itself; max_runtime_seconds sets the runtime")
         names = {name for text in _texts_within(value) for name in _PLACEHOLDER.findall(text)}
         if wrong := sorted(names - {*RUN_NUMBERS}):
             listed = ", ".join(f"{{{name}}}" for name in RUN_NUMBERS)

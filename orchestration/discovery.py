@@ -130,7 +130,7 @@ def to_text(listings: Mapping[str, TableListing]) -> str:
         return (
             value.to_json()
             if isinstance(value, IndexDefinition)
-            else {own.name: getattr(value, own.name) for own in fields(value)}
+            else {member.name: getattr(value, member.name) for member in fields(value)}
         )
 
     return json.dumps(listings, default=plain)

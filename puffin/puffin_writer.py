@@ -34,11 +34,11 @@ def closing_bytes(footer: Footer, position: int, counts: Sequence[DistinctCount]
     """(all that comes after the blobs, which end at `position`; bytes of the last footer). `counts`: of the public
     footer behind the file's own; None where it has none.
     """
-    own = footer_bytes(footer)
+    footer_alone = footer_bytes(footer)
     if counts is None:
-        return own, len(own)
-    public = footer_bytes(public_footer(position + len(own), counts, footer.properties))
-    return own + public, len(public)
+        return footer_alone, len(footer_alone)
+    public = footer_bytes(public_footer(position + len(footer_alone), counts, footer.properties))
+    return footer_alone + public, len(public)
 
 
 def footer_bytes(footer: Footer) -> bytes:

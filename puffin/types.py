@@ -44,7 +44,7 @@ COMMUNITY_NAMES = {
 
 def community_type(blob_type: BlobType) -> str:
     """The other name of a blob type; the same where there is none."""
-    return next((name for name, own in COMMUNITY_NAMES.items() if own is blob_type), blob_type)
+    return next((name for name, kind in COMMUNITY_NAMES.items() if kind is blob_type), blob_type)
 
 
 def canonical_type(blob_type: str) -> str:

@@ -94,13 +94,13 @@ def encode(
 
     def encode_rows(start: int) -> None:
         part = slice(start, start + ROWS_PER_TASK)
-        own = rows[part]
-        squares, gaps = np.empty(len(own), np.int32), np.empty(len(own), np.int32)
-        _encode(read_only(codes[part]), dims, own, squares, gaps)
+        part_rows = rows[part]
+        squares, gaps = np.empty(len(part_rows), np.int32), np.empty(len(part_rows), np.int32)
+        _encode(read_only(codes[part]), dims, part_rows, squares, gaps)
         farthest = (scale / 2 * np.sqrt(gaps.astype(np.float64)) + errors(part)) * (1 + ROUNDING)
         with np.errstate(over="ignore"):  # then it is unknown
-            own.view(np.float32)[:, -1] = np.nextafter(farthest.astype(np.float32), np.float32(np.inf))
-        own.view(np.int32)[:, -2] = squares
+            part_rows.view(np.float32)[:, -1] = np.nextafter(farthest.astype(np.float32), np.float32(np.inf))
+        part_rows.view(np.int32)[:, -2] = squares
 
     for_each(encode_rows, range(0, count, ROWS_PER_TASK), threads=threads)
     return rows.reshape(-1)

@@ -80,10 +80,10 @@ def coded_query(query: F64, coded: CodeTable, inner: bool, code: I8) -> CodedQue
     for d in range(query.size):
         gap = query[d] if inner else query[d] - np.float64(offset[d])
         code[d] = np.int8(np.rint(gap / scale))
-        own = np.float64(code[d])
-        total += (gap - scale * own) ** 2
-        norm += own * own
-        codes += own
+        value = np.float64(code[d])
+        total += (gap - scale * value) ** 2
+        norm += value * value
+        codes += value
     rounding = ROUNDING + query.size * STEP
     length, shift = np.sqrt(length), np.sqrt(shift)
     error = np.sqrt(total) * (1 + rounding) + rounding * (length + shift)

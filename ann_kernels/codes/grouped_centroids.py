@@ -64,8 +64,8 @@ class CentroidGroups:
         ends = np.searchsorted(labels[order], np.arange(len(means) + 1))
         members = [order[start:end] for start, end in pairwise(ends.tolist())]
         center, doubled, norms = kmeans.centered(centroids)
-        groups = tuple(_Group(own, np.ascontiguousarray(doubled[own].T), norms[own]) for own in members if len(own))
-        means = means[[group for group, own in enumerate(members) if len(own)]]
+        groups = tuple(_Group(ids, np.ascontiguousarray(doubled[ids].T), norms[ids]) for ids in members if len(ids))
+        means = means[[group for group, ids in enumerate(members) if len(ids)]]
         means = means - center if len(center) else means
         return cls(centroids, center, (np.ascontiguousarray(-2 * means.T), np.einsum("ij,ij->i", means, means)), groups)
 
@@ -103,7 +103,7 @@ def _nearest_in(points: F32, groups: I64, by_group: Sequence[_Group]) -> I32:
         rows = order[start:end] // groups.shape[1]
         scores = points[rows] @ doubled + norms
         best = scores.argmin(axis=1)
-        own = scores[np.arange(len(rows)), best]
-        nearer = own < nearest[rows]
-        nearest[rows[nearer]], labels[rows[nearer]] = own[nearer], members[best[nearer]]
+        nearest_here = scores[np.arange(len(rows)), best]
+        nearer = nearest_here < nearest[rows]
+        nearest[rows[nearer]], labels[rows[nearer]] = nearest_here[nearer], members[best[nearer]]
     return labels

@@ -222,8 +222,8 @@ def _encode_queries(
     """
     scratch = np.empty(vectors.shape[1], np.float32)
     for row in range(queries.shape[0]):
-        own = vectors[row]
-        own[:] = np.float32(0)
+        turned = vectors[row]
+        turned[:] = np.float32(0)
         shift, largest = 0.0, 0.0
         for d in range(center.size):
             middle = np.float64(center[d])
@@ -233,18 +233,18 @@ def _encode_queries(
         unit = math.ldexp(1.0, math.frexp(largest)[1]) if largest > 0 else 1.0
         for d in range(center.size):
             gap = queries[row, d] if inner else queries[row, d] - np.float64(center[d])
-            own[d] = np.float32(gap / unit)
-        rotate_row(own, own_signs, scratch)
+            turned[d] = np.float32(gap / unit)
+        rotate_row(turned, own_signs, scratch)
         widest, total = np.float32(0), np.float32(0)
-        for d in range(own.size):
-            widest = max(widest, abs(own[d]))
-            total += own[d]
+        for d in range(turned.size):
+            widest = max(widest, abs(turned[d]))
+            total += turned[d]
         shifts[row, 0], shifts[row, 1], shifts[row, 2] = shift, total, unit
         scale = widest / np.float32(LIMIT) if widest > 0 else np.float32(1)
         inverse = np.float32(1) / scale
         sum_of_codes = np.int32(0)
-        for d in range(own.size):
-            code = np.int32(np.rint(own[d] * inverse))
+        for d in range(turned.size):
+            code = np.int32(np.rint(turned[d] * inverse))
             codes[row, d] = np.int8(min(max(code, np.int32(-LIMIT)), np.int32(LIMIT)))
             sum_of_codes = np.int32(sum_of_codes + codes[row, d])
         weight = scale if inner else np.float32(2 * np.float64(scale) * unit)
@@ -260,10 +260,10 @@ def _encode(rotated: F32, bits: int, steps: F64, terms: F32, high: U8, low: U8) 
     rest = bits - 4
     codes = np.empty(dims, np.uint8)
     for row in range(rotated.shape[0]):
-        own = rotated[row]
+        x = rotated[row]
         norm = 0.0
         for d in range(dims):
-            norm += np.float64(own[d]) * np.float64(own[d])
+            norm += np.float64(x[d]) * np.float64(x[d])
         high[row] = np.uint8(0)
         low[row] = np.uint8(0)
         if not norm > _MIN_SQUARE:
@@ -274,21 +274,21 @@ def _encode(rotated: F32, bits: int, steps: F64, terms: F32, high: U8, low: U8) 
             scale = np.float32(np.sqrt(dims / norm) / step)
             product, square = np.float32(0), np.float32(0)
             for d in range(dims):
-                level = min(max(np.floor(own[d] * scale + middle + np.float32(0.5)), np.float32(0)), highest) - middle
-                product += level * own[d]
+                level = min(max(np.floor(x[d] * scale + middle + np.float32(0.5)), np.float32(0)), highest) - middle
+                product += level * x[d]
                 square += level * level
             fit = product / np.sqrt(square)
             if fit > best:
                 best, inverse = fit, scale
         for d in range(dims):
-            level = min(max(np.floor(own[d] * inverse + middle + np.float32(0.5)), np.float32(0)), highest)
+            level = min(max(np.floor(x[d] * inverse + middle + np.float32(0.5)), np.float32(0)), highest)
             codes[d] = np.uint8(level)
         along, squares, walked = 0.0, 0.0, 0.0
         for d in range(dims):
             exact = np.float64(codes[d]) - np.float64(middle)
-            along += exact * np.float64(own[d])
+            along += exact * np.float64(x[d])
             squares += exact * exact
-            walked += (np.float64(codes[d] >> np.uint8(rest)) - CENTER) * np.float64(own[d])
+            walked += (np.float64(codes[d] >> np.uint8(rest)) - CENTER) * np.float64(x[d])
         factor = norm / along
         terms[row, NORM] = norm
         terms[row, WALK_FACTOR] = norm / walked

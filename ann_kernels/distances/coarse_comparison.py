@@ -37,7 +37,7 @@ def keep_nearest(
     `query` and its `code` are those of `exact`, f64[D]. The k vectors that seem nearest are compared with it: no row is
     among the nearest whose lower bound is above all of these distances.
     """
-    own, arrangement = coarse_query(query), arranged(code, exact.size)[: 2 * coarse.width]
+    coarse_code, arrangement = coarse_query(query), arranged(code, exact.size)[: 2 * coarse.width]
     least, keys, limit = np.empty(rows.size, np.float32), new_candidates(k), np.float32(np.inf)
     guesses = np.empty(ROWS_AT_ONCE, np.float32)
     products, squares = np.empty(ROWS_AT_ONCE, np.int32), np.empty(ROWS_AT_ONCE, np.int32)
@@ -45,7 +45,7 @@ def keep_nearest(
     for first in range(0, rows.size, ROWS_AT_ONCE):
         size = min(ROWS_AT_ONCE, rows.size - first)
         _read(coarse, arrangement, rows, first, products[:size], squares, errors)
-        _bound(own, products[:size], squares, errors, least[first : first + size], guesses)
+        _bound(coarse_code, products[:size], squares, errors, least[first : first + size], guesses)
         limit = _choose(guesses[:size], first, keys, k, limit)
     if keys[k - 1] == NO_KEY:  # of too many rows nothing is known
         for index in range(rows.size):

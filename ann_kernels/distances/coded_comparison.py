@@ -64,8 +64,8 @@ class CodeErrors:
         def fill(start: int) -> None:
             rows = slice(start, start + _ROWS_PER_TASK)
             width = codes.row_bytes
-            own = codes.space.codes[start * width : (start + _ROWS_PER_TASK) * width]
-            _fill_errors(read_only(vectors[rows]), read_only(own), codes.offset, codes.scale, errors[rows])
+            task_codes = codes.space.codes[start * width : (start + _ROWS_PER_TASK) * width]
+            _fill_errors(read_only(vectors[rows]), read_only(task_codes), codes.offset, codes.scale, errors[rows])
 
         for_each(fill, range(0, len(vectors), _ROWS_PER_TASK), threads=threads)
         bounded = int(_BOUNDED * len(errors))
@@ -161,10 +161,10 @@ def _fill_errors(vectors: F32, codes: U8, offset: F32, scale: float, errors: F64
     for d in range(dims):
         shift += np.float64(offset[d]) ** 2
     for row in range(rows):
-        own = codes[row * width : (row + 1) * width]
+        row_codes = codes[row * width : (row + 1) * width]
         total, length = 0.0, 0.0
         for d in range(dims):
-            coded = scale * (np.float64(own[d]) - ZERO)
+            coded = scale * (np.float64(row_codes[d]) - ZERO)
             gap = np.float64(vectors[row, d]) - np.float64(offset[d]) - coded
             total += gap * gap
             length += coded * coded
@@ -249,11 +249,11 @@ def _nearest(
     if k == 0:
         return np.empty(0, np.int64), np.empty(0)
     code = np.zeros(coded.codes.size // coded.norms.size, np.int8)
-    own = coded_query(query, coded, metric == INNER_PRODUCT, code)
+    code_query = coded_query(query, coded, metric == INNER_PRODUCT, code)
     kept_rows = np.empty(rows.size, np.uint32)
-    rows = kept_rows[: keep_nearest(coarse, own, code, vectors, query, metric, rows, k, kept_rows)]
+    rows = kept_rows[: keep_nearest(coarse, code_query, code, vectors, query, metric, rows, k, kept_rows)]
     candidates, least = np.empty(rows.size, np.int32), np.empty(rows.size, np.float32)
-    count = _may_be_near(coded.codes, coded.norms, coded.errors, own, code, rows, k, candidates, least)
+    count = _may_be_near(coded.codes, coded.norms, coded.errors, code_query, code, rows, k, candidates, least)
     distances, best = np.empty(count), np.full(k, np.inf)
     for index in range(count):
         if index + ROWS_AHEAD < count:

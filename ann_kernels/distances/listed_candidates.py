@@ -112,7 +112,7 @@ def _fill_nearest(
     most = 0
     for query in range(starts.size - 1):
         most = max(most, starts[query + 1] - starts[query])
-    own, least = np.empty(most, np.int32), np.empty(most, np.float32)
+    offsets, least = np.empty(most, np.int32), np.empty(most, np.float32)
     code = np.zeros(coded.codes.size // max(1, coded.norms.size), np.int8)
     own_distances, smallest = np.empty(most), np.empty(k)
     filled = 0
@@ -121,22 +121,22 @@ def _fill_nearest(
         for index in range(starts[query], starts[query + 1]):
             node = np.int64(candidates[index])
             if span[0] <= node < span[1]:
-                own[count], least[count] = node - span[0], -np.inf
+                offsets[count], least[count] = node - span[0], -np.inf
                 count += 1
         counts[query, 1] = count
         if count == 0:
             continue
         nearest = min(k, count)
         if has_codes and count > nearest:
-            count = _rule_out(coded, queries[query], inner, nearest, doubt, code, own[:count], least)
+            count = _rule_out(coded, queries[query], inner, nearest, doubt, code, offsets[:count], least)
         best = smallest[:nearest]
-        _compare(vectors, queries[query], metric, doubt, own[:count], least, own_distances, best)
+        _compare(vectors, queries[query], metric, doubt, offsets[:count], least, own_distances, best)
         limit = best[nearest - 1]
         if doubt:
             limit = (np.sqrt(2 * limit) + doubt) ** 2 / 2 * (1 + SLACK)
         for index in range(count):
             if own_distances[index] <= limit:
-                nodes[filled], distances[filled] = own[index], own_distances[index]
+                nodes[filled], distances[filled] = offsets[index], own_distances[index]
                 filled += 1
                 counts[query, 0] += 1
     return filled
@@ -164,7 +164,7 @@ def _rule_out(coded: CodeTable, query: F64, inner: bool, k: int, doubt: float, c
     `code` int8[P] is filled with the query's own.
     """
     codes, norms, errors = coded.codes, coded.norms, coded.errors
-    own = coded_query(query, coded, inner, code)
+    code_query = coded_query(query, coded, inner, code)
     width = code.size
     keys = new_candidates(k)
     limit, kept = np.inf, 0
@@ -176,7 +176,7 @@ def _rule_out(coded: CodeTable, query: F64, inner: bool, k: int, doubt: float, c
             prefetch(errors, following)
         row = np.intp(rows[index])
         product = dot(codes, row * width, code, np.intp(0), np.intp(width // BLOCK))
-        low, high = distance_bounds(own, product, norms[row], errors[row])
+        low, high = distance_bounds(code_query, product, norms[row], errors[row])
         if not np.float32(low) > limit:  # what is no number rules out nothing
             rows[kept], least[kept] = row, low
             key = sort_key(np.float32(high + SLACK * abs(high)), np.int32(kept))

@@ -174,7 +174,7 @@ def rank_block(
     """
     first, width = widths
     vectors, queries, metric, most, unit = ranking
-    own = Ranking(vectors, queries, metric, most, unit)
+    by_vectors = Ranking(vectors, queries, metric, most, unit)
     best = np.empty(max(most, width), np.int32)
     best_distances = np.empty(best.size)
     none = np.int64(0)  # numba compiles a kernel anew for a constant
@@ -185,15 +185,15 @@ def rank_block(
         keys = lists[row, :size]
         last, count = _collect(live, keys, none, most, np.float32(np.inf), best, best_distances)
         if vectors.size:
-            reach = _rank_exactly(own, row, best[:count], best_distances, none, ids.shape[1])
+            reach = _rank_exactly(by_vectors, row, best[:count], best_distances, none, ids.shape[1])
             if unit and count >= ids.shape[1]:
                 ranked = count
                 _, more = _collect(live, keys, last, best.size, reach, best[count:], best_distances[count:])
                 count += more
-                _rank_exactly(own, row, best[:count], best_distances, ranked, ids.shape[1])
+                _rank_exactly(by_vectors, row, best[:count], best_distances, ranked, ids.shape[1])
         work[row, 3] = 0
         if vectors.size and size >= first and count >= ids.shape[1]:
-            work[row, 3] = _are_as_far(own, row, keys[first // 2 : first], best_distances[ids.shape[1] - 1])
+            work[row, 3] = _are_as_far(by_vectors, row, keys[first // 2 : first], best_distances[ids.shape[1] - 1])
         for index in range(ids.shape[1]):
             ids[row, index] = best[index] if index < count else -1
             distances[row, index] = best_distances[index] if index < count else np.inf

@@ -288,8 +288,8 @@ def _prune_nodes(
         for index in range(count):
             distances[index] = distance(computer, ids[index])
         candidates = PruneCandidates(ids, distances)
-        own = neighbors[node]
-        kept = robust_prune(space, np.int32(node), candidates, np.int64(count), alpha_squared, own, prune_scratch)
+        links = neighbors[node]
+        kept = robust_prune(space, np.int32(node), candidates, np.int64(count), alpha_squared, links, prune_scratch)
         for slot in range(kept, limit):
             neighbors[node, slot] = -1
         degrees[node] = kept

@@ -389,8 +389,8 @@ class Searcher:
         nearest, distances = np.empty((len(queries), k), np.int64), np.empty((len(queries), k))
         for row in range(len(queries)):  # all at once would take a list of the nodes for each of them
             one = slice(row, row + 1)
-            own = rotated.queries(as_float64(queries[one]), self._metric)
-            rotated.nearest(own, live[None], nearest[one], distances[one])
+            turned = rotated.queries(as_float64(queries[one]), self._metric)
+            rotated.nearest(turned, live[None], nearest[one], distances[one])
         return nearest, reported(distances, self._metric)
 
     def compare(self, queries: Floats, k: int, *, ids: RowIds | None = None) -> Neighbors:
@@ -424,15 +424,15 @@ class Searcher:
             raise KernelError(f"k is {k}; it must be at least 1")
         lists = []
         for query in as_float64(queries):
-            nodes, own = coded.nearest(query, k, self._metric, compared)
+            nodes, of_names = coded.nearest(query, k, self._metric, compared)
             names = nodes if ids is None else ids(nodes) if callable(ids) else ids[nodes]
-            order = np.lexsort((names, own))[:k]
-            lists.append((names[order], own[order]))
+            order = np.lexsort((names, of_names))[:k]
+            lists.append((names[order], of_names[order]))
         if len(lists) == 1 and len(lists[0][0]) == k:
             return lists[0][0][None], lists[0][1][None]
         nearest, distances = np.full((len(queries), k), -1, np.int64), np.full((len(queries), k), np.inf)
-        for row, (names, own) in enumerate(lists):
-            nearest[row, : len(names)], distances[row, : len(names)] = names, own
+        for row, (names, of_names) in enumerate(lists):
+            nearest[row, : len(names)], distances[row, : len(names)] = names, of_names
         return nearest, distances
 
     def _walk(self, queries: Floats, k: int, beam: Beam, threads: int) -> Results:
@@ -446,19 +446,19 @@ class Searcher:
 
         def search_rows(start: int) -> None:
             rows = slice(start, start + at_once)
-            own = as_float64(queries[rows])
-            turned = None if rotated is None else rotated.queries(own, self._metric)
-            block = turned.walked if turned else self._queries(read_only(np.ascontiguousarray(own, np.float32)))
+            exact = as_float64(queries[rows])
+            turned = None if rotated is None else rotated.queries(exact, self._metric)
+            block = turned.walked if turned else self._queries(read_only(np.ascontiguousarray(exact, np.float32)))
             ids, distances, work = results.ids[rows], results.distances[rows], results.work[rows]
             if turned:
-                ids, distances = np.empty((len(own), ranked), np.int64), np.empty((len(own), ranked))
-            lists = new_candidate_lists(len(own), beam.widest)
+                ids, distances = np.empty((len(exact), ranked), np.int64), np.empty((len(exact), ranked))
+            lists = new_candidate_lists(len(exact), beam.widest)
             scratch = self._take_scratch()
             live, widths = self._sought.words, (beam.first, beam.widest, beam.meeting, beam.way)
             entries, entry_data = self._entry_points, self._entry_data
             walk_block(block, entry_data, self._adjacency, live, entries, widths, scratch, lists, work)
             self._scratch.append(scratch)
-            ranking = vectors, read_only(own), self._metric.code, ranked, unit
+            ranking = vectors, read_only(exact), self._metric.code, ranked, unit
             rank_block(ranking, live, lists, (beam.first, beam.widest), ids, distances, work)
             if rotated and turned:  # by all bits, from the queries as they are
                 rotated.nearest(turned, ids, results.ids[rows], results.distances[rows])

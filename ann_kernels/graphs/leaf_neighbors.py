@@ -191,12 +191,12 @@ def nearest_by_blas(space: Space, rows: I32, columns: I32, out: NearestColumns, 
         part = slice(start, min(start + _ROWS_PER_PRODUCT, len(rows)))
         left, left_norms = (right[part], right_norms[part]) if same else _float_values(space, rows[part], center)
         dots = np.dot(left, right.T, out=products[: len(left)])
-        own = start if same else -1
+        diagonal = start if same else -1
         part_out = NearestColumns(out.indices[part], out.keys[part])
         if isinstance(space, CodeSpace):
-            _smallest_of_codes(dots, left_norms, right_norms, rows[part], own, line, part_out)
+            _smallest_of_codes(dots, left_norms, right_norms, rows[part], diagonal, line, part_out)
         else:
-            _smallest_of_floats(dots, left_norms, right_norms, rows[part], own, line, part_out)
+            _smallest_of_floats(dots, left_norms, right_norms, rows[part], diagonal, line, part_out)
 
 
 def _center(space: Space, nodes: I32) -> F32:
@@ -218,26 +218,26 @@ def _float_values(space: Space, nodes: I32, center: F32) -> tuple[Floats, AnyArr
 
 @kernel
 def _smallest_of_codes(
-    dots: Floats, row_norms: I32, column_norms: I32, rows: I32, own: int, line: I32, out: NearestColumns
+    dots: Floats, row_norms: I32, column_norms: I32, rows: I32, diagonal: int, line: I32, out: NearestColumns
 ) -> None:
     indices, keys = out.indices, out.keys
     for r in range(dots.shape[0]):
         for j in range(dots.shape[1]):
             line[j] = np.int32(row_norms[r] + column_norms[j] - np.int32(2) * np.int32(dots[r, j]))
-        if own >= 0:
-            line[own + r] = FAR
+        if diagonal >= 0:
+            line[diagonal + r] = FAR
         _select_smallest(line, _first_column(rows[r], dots.shape[1]), indices[r], keys[r])
 
 
 @kernel
 def _smallest_of_floats(
-    dots: F32, row_norms: F32, column_norms: F32, rows: I32, own: int, line: I32, out: NearestColumns
+    dots: F32, row_norms: F32, column_norms: F32, rows: I32, diagonal: int, line: I32, out: NearestColumns
 ) -> None:
     indices, keys = out.indices, out.keys
     squared = line.view(np.float32)  # bits of floats that are not negative sort as the floats do
     for r in range(dots.shape[0]):
         for j in range(dots.shape[1]):
             squared[j] = max(row_norms[r] + column_norms[j] - np.float32(2) * dots[r, j], np.float32(0))
-        if own >= 0:
-            line[own + r] = FAR
+        if diagonal >= 0:
+            line[diagonal + r] = FAR
         _select_smallest(line, _first_column(rows[r], dots.shape[1]), indices[r], keys[r])

@@ -66,18 +66,18 @@ class NeighborCheck:
         The truly nearest are looked for among a few hundred rows that are nearest by code: if they are not there, they
         are not among the first of them either.
         """
-        own = _evenly_spread(len(vectors), _QUERIES)
-        queries = vectors[own] if extra is None else np.concatenate([vectors[own], extra[own, None]], axis=1)
-        candidates = np.full((len(own), min(_CANDIDATES, len(vectors) - 1)), -1, np.int32)
+        nodes = _evenly_spread(len(vectors), _QUERIES)
+        queries = vectors[nodes] if extra is None else np.concatenate([vectors[nodes], extra[nodes, None]], axis=1)
+        candidates = np.full((len(nodes), min(_CANDIDATES, len(vectors) - 1)), -1, np.int32)
 
         def fill(rows: slice) -> None:
-            _nearest_by_code(codes.queries(queries[rows], metric), own[rows], candidates[rows])
+            _nearest_by_code(codes.queries(queries[rows], metric), nodes[rows], candidates[rows])
 
-        step = -(-len(own) // threads)
-        for_each(fill, (slice(start, start + step) for start in range(0, len(own), step)), threads=threads)
-        exact = _candidate_distances(vectors, own, candidates, metric)
+        step = -(-len(nodes) // threads)
+        for_each(fill, (slice(start, start + step) for start in range(0, len(nodes), step)), threads=threads)
+        exact = _candidate_distances(vectors, nodes, candidates, metric)
         if extra is not None:
-            exact = np.hypot(exact, extra[candidates].astype(np.float64) - extra[own, None])
+            exact = np.hypot(exact, extra[candidates].astype(np.float64) - extra[nodes, None])
         return cls(metric, queries, candidates, exact)
 
     @cached_property
@@ -120,32 +120,32 @@ def _evenly_spread(count: int, largest: int) -> I32:
 
 
 @fast_kernel
-def _nearest_by_code(queries: CodeQueries | FourBitQueries, own: I32, candidates: I32) -> None:
-    """The nodes nearest to each query into candidates int32[Q, n], in order, without its own node of own int32[Q].
+def _nearest_by_code(queries: CodeQueries | FourBitQueries, nodes: I32, candidates: I32) -> None:
+    """The nodes nearest to each query into candidates int32[Q, n], in order, without its own of nodes int32[Q].
 
     Some nodes are compared with all queries, then the next ones: each node is read once.
     """
     width = candidates.shape[1]
-    lists = np.empty((own.size, new_candidates(width).size), np.int64)
+    lists = np.empty((nodes.size, new_candidates(width).size), np.int64)
     lists[:] = NO_KEY
     for start in range(0, queries.norms.size, _ROWS_PER_BLOCK):
-        for row in range(own.size):
+        for row in range(nodes.size):
             computer = query_computer(queries, row)
             keys = lists[row]
             for node in range(start, min(start + _ROWS_PER_BLOCK, queries.norms.size)):
                 key = sort_key(distance(computer, np.int32(node)), np.int32(node))
-                if key < keys[width - 1] and node != own[row]:
+                if key < keys[width - 1] and node != nodes[row]:
                     insert_key(keys, width - 1, key)
-    for row in range(own.size):
+    for row in range(nodes.size):
         for index in range(width):
             candidates[row, index] = key_node(lists[row, index])
 
 
-def _candidate_distances(vectors: F32, own: I32, candidates: I32, metric: Metric) -> F64:
-    """Distances f64[Q, n] of candidates int32[Q, n] from the rows of own int32[Q]; vectors may overflow a float's."""
+def _candidate_distances(vectors: F32, nodes: I32, candidates: I32, metric: Metric) -> F64:
+    """Distances f64[Q, n] of candidates int32[Q, n] from the rows of nodes int32[Q]; vectors may overflow a float's."""
     kind = metric if metric is Metric.INNER_PRODUCT else Metric.L2  # which rank as the others do
-    query_rows, rows = np.repeat(np.arange(len(own)), candidates.shape[1]), candidates.reshape(-1).astype(np.int64)
-    return pair_distances(vectors[own], vectors, query_rows, rows, kind).reshape(candidates.shape)
+    query_rows, rows = np.repeat(np.arange(len(nodes)), candidates.shape[1]), candidates.reshape(-1).astype(np.int64)
+    return pair_distances(vectors[nodes], vectors, query_rows, rows, kind).reshape(candidates.shape)
 
 
 def _are_floats(products: F64) -> bool:

@@ -51,7 +51,7 @@ class Postings:
         """All lists of some parts (starts int64[L + 1], rows u32[P]), of rows under `size`."""
         before = np.cumsum([0, *(len(rows) for _, rows in parts)])
         starts = np.concatenate([
-            np.zeros(1, np.int64), *(own[1:] + first for (own, _), first in zip(parts, before, strict=False)),
+            np.zeros(1, np.int64), *(offsets[1:] + first for (offsets, _), first in zip(parts, before, strict=False)),
         ])  # fmt: skip
         rows = parts[0][1] if len(parts) == 1 else np.concatenate([rows for _, rows in parts])
         dense = np.flatnonzero(np.diff(starts) * _ROWS_PER_LISTED > size)
@@ -96,13 +96,13 @@ def common_rows(postings: Postings, lists: I32, starts: I64, node_of_row: U32, l
     shortest = np.minimum.reduceat(lengths, starts[:-1]) if len(lists) else np.empty(0, np.int64)
     nodes = np.empty(int(np.minimum(shortest, limit).sum()), np.uint32)
     counts, ends = np.empty(len(starts) - 1, np.int64), np.zeros(len(starts), np.int64)
-    own = (
+    arrays = (
         read_only(postings.starts),
         read_only(postings.rows),
         read_only(postings.bitmaps),
         read_only(postings.words),
     )
-    _fill(own, read_only(lists), read_only(starts), read_only(node_of_row), limit, counts, ends, nodes)
+    _fill(arrays, read_only(lists), read_only(starts), read_only(node_of_row), limit, counts, ends, nodes)
     return CommonRows(counts, ends, nodes[: ends[-1]])
 
 
@@ -131,20 +131,20 @@ def _fill(
     most = 1
     for query in range(counts.size):
         most = max(most, starts[query + 1] - starts[query])
-    own, cursors = np.empty(most, np.int64), np.empty(most, np.int64)
+    shortest, cursors = np.empty(most, np.int64), np.empty(most, np.int64)
     end = 0
     for query in range(counts.size):
-        count = _by_length(own_lists.starts, lists[starts[query] : starts[query + 1]], own)
+        count = _by_length(own_lists.starts, lists[starts[query] : starts[query + 1]], shortest)
         counts[query], size = 0, 0
         if count:
             room = nodes[end:]
-            counts[query], size = _common(own_lists, own[:count], cursors, node_of_row, limit, room)
+            counts[query], size = _common(own_lists, shortest[:count], cursors, node_of_row, limit, room)
         end += size
         ends[query + 1] = end
 
 
 @inner_kernel
-def _by_length(starts: I64, lists: I32, own: I64) -> int:
+def _by_length(starts: I64, lists: I32, shortest: I64) -> int:
     """The lists of a query, the shortest first, into int64[n]. Returns their number; 0 where one is empty."""
     count = 0
     for number in lists:
@@ -152,17 +152,17 @@ def _by_length(starts: I64, lists: I32, own: I64) -> int:
         if length == 0:
             return 0
         index = count
-        while index > 0 and starts[own[index - 1] + 1] - starts[own[index - 1]] > length:
-            own[index] = own[index - 1]
+        while index > 0 and starts[shortest[index - 1] + 1] - starts[shortest[index - 1]] > length:
+            shortest[index] = shortest[index - 1]
             index -= 1
-        own[index] = number
+        shortest[index] = number
         count += 1
     return count
 
 
 @inner_kernel
 def _common(
-    postings: _PostingArrays, own: I64, cursors: I64, node_of_row: U32, limit: int, nodes: U32
+    postings: _PostingArrays, shortest: I64, cursors: I64, node_of_row: U32, limit: int, nodes: U32
 ) -> tuple[int, int]:
     """The rows that all of some lists have: (their number, number of those with a node, which it writes); (-1, 0) where
     these are more than the limit.
@@ -170,21 +170,21 @@ def _common(
     Rows of the first list are taken some at a time, so that one list after another is gone through for all of them.
     """
     starts, rows, bitmaps, words = postings
-    for index in range(own.size):
-        cursors[index] = starts[own[index]]
+    for index in range(shortest.size):
+        cursors[index] = starts[shortest[index]]
     chosen = np.empty(_LISTED_AT_ONCE, np.uint32)
     count, size = 0, 0
-    last = starts[own[0] + 1]
-    for first in range(starts[own[0]], last, _LISTED_AT_ONCE):
+    last = starts[shortest[0] + 1]
+    for first in range(starts[shortest[0]], last, _LISTED_AT_ONCE):
         number = min(_LISTED_AT_ONCE, last - first)
         for index in range(number):
             chosen[index] = rows[first + index]
-        for index in range(1, own.size):
-            bitmap = bitmaps[own[index]]
+        for index in range(1, shortest.size):
+            bitmap = bitmaps[shortest[index]]
             if bitmap >= 0:
                 number = keep_marked(chosen[:number], words[bitmap], chosen)
             else:
-                end = starts[own[index] + 1]
+                end = starts[shortest[index] + 1]
                 number, cursors[index] = _keep_listed(rows, cursors[index], end, chosen[:number])
         count += number
         for index in range(number):

@@ -134,16 +134,16 @@ def versions_in(metadata: TableMetadata, kind: BlobKind, name: str) -> tuple[Der
         file = files.get(snapshot.snapshot_id)
         if file is None:
             continue
-        own, properties = ours.get(SnapshotId(snapshot.snapshot_id)), summary_of(snapshot)
-        if own is None or own.base_id is None or own.kind != kind or properties.get(f"{kind}.index", kind) != name:
+        owned, properties = ours.get(SnapshotId(snapshot.snapshot_id)), summary_of(snapshot)
+        if not owned or owned.base_id is None or owned.kind != kind or properties.get(f"{kind}.index", kind) != name:
             continue
-        data = snapshots.get(own.base_id, snapshot)
+        data = snapshots.get(owned.base_id, snapshot)
         bound.append(
             DerivedVersion(
                 kind=kind,
                 name=name,
                 index_snapshot_id=SnapshotId(snapshot.snapshot_id),
-                base_snapshot_id=own.base_id,
+                base_snapshot_id=owned.base_id,
                 build_id=properties.get(f"{kind}.build-id", ""),
                 puffin_path=file.statistics_path,
                 sequence_number=snapshot.sequence_number or 0,
@@ -153,8 +153,8 @@ def versions_in(metadata: TableMetadata, kind: BlobKind, name: str) -> tuple[Der
                 measurement=properties.get(f"{kind}.took", ""),
                 sizes=properties.get(SIZES_KEY, ""),
                 distances=properties.get(DISTANCES_KEY, ""),
-                packs=tuple(map(pack, own.pack_ids)),
-                fields=own.fields,
+                packs=tuple(map(pack, owned.pack_ids)),
+                fields=owned.fields,
                 file_size=_size_of(file),
                 table_location=metadata.location,
             )
@@ -167,8 +167,8 @@ def lost_versions(table: Table, kind: BlobKind, name: str) -> tuple[Snapshot, ..
     files, snapshots = statistics_by_id(table.metadata), snapshots_by_id(table.metadata)
     return tuple(
         snapshots[snapshot_id]
-        for snapshot_id, own in own_snapshots(table.metadata).items()
-        if own.kind == kind and own.base_id is not None and snapshot_id not in files
+        for snapshot_id, owned in own_snapshots(table.metadata).items()
+        if owned.kind == kind and owned.base_id is not None and snapshot_id not in files
         if summary_of(snapshots[snapshot_id]).get(f"{kind}.index", kind) == name
     )
 
@@ -187,8 +187,8 @@ def _size_of(file: StatisticsFile) -> int | None:
 
 def holder_ids(snapshot: Snapshot) -> tuple[SnapshotId, ...]:
     """Holder snapshots of the packs that the version of a derived snapshot shares, in the order of their numbers."""
-    own = own_snapshot(snapshot)
-    return () if own is None else own.pack_ids
+    owned = own_snapshot(snapshot)
+    return () if owned is None else owned.pack_ids
 
 
 def untagged_packs(table: Table, index_snapshot_ids: Collection[SnapshotId]) -> dict[str, SnapshotId]:
@@ -215,8 +215,8 @@ def bound_names(table: Table, kind: BlobKind) -> frozenset[str]:
     snapshots = snapshots_by_id(table.metadata)
     return frozenset(
         summary_of(snapshots[snapshot_id]).get(f"{kind}.index", kind)
-        for snapshot_id, own in own_snapshots(table.metadata).items()
-        if own.kind == kind and own.base_id is not None
+        for snapshot_id, owned in own_snapshots(table.metadata).items()
+        if owned.kind == kind and owned.base_id is not None
     )
 
 
@@ -264,15 +264,15 @@ def own_names(snapshot: Snapshot) -> frozenset[str]:
 
 def _possible_tags(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     """(name, index tag) of each tag that icepuffin may put on a snapshot; none for a snapshot that it did not make."""
-    own = own_snapshot(snapshot)
-    if own is None or own.kind not in tuple(BlobKind):
+    owned = own_snapshot(snapshot)
+    if owned is None or owned.kind not in tuple(BlobKind):
         return
-    if own.base_id is not None:
-        kind = BlobKind(own.kind)
+    if owned.base_id is not None:
+        kind = BlobKind(owned.kind)
         name = summary_of(snapshot).get(f"{kind}.index", kind)
         tag = version_tag(kind, name)
         yield tag, tag
-        yield f"{tag}-{own.base_id}", tag
+        yield f"{tag}-{owned.base_id}", tag
         yield side_tag(name), tag
-    if own.pack_owner is not None:
-        yield pack_tag(own.pack_owner, SnapshotId(snapshot.snapshot_id)), owner_tag(own.pack_owner)
+    if owned.pack_owner is not None:
+        yield pack_tag(owned.pack_owner, SnapshotId(snapshot.snapshot_id)), owner_tag(owned.pack_owner)

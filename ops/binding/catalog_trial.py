@@ -89,8 +89,8 @@ def _try_catalog(table: Table) -> FilesFolder:
                 reason = str(without_values(error, scratch.catalog.properties)).splitlines()[0]
                 refusal = unsupported_catalog(scratch, f"refuses the commit of a version ({reason})")
             else:
-                bucket, own = (split_location(it.location())[0] for it in (scratch, table))
-                return _try_store(scratch if bucket == own else table)  # another bucket may take other names
+                bucket, table_bucket = (split_location(it.location())[0] for it in (scratch, table))
+                return _try_store(scratch if bucket == table_bucket else table)  # another bucket may take other names
     raise refusal
 
 

@@ -68,12 +68,12 @@ def unnamed_packs(table: Table, expiring: Iterable[SnapshotId] = ()) -> Mapping[
     """
     expiring_ids = frozenset(expiring)
     ours = {
-        snapshot_id: own
-        for snapshot_id, own in own_snapshots(table.metadata).items()
+        snapshot_id: owned
+        for snapshot_id, owned in own_snapshots(table.metadata).items()
         if snapshot_id not in expiring_ids
     }
-    named = {holder_id for own in ours.values() for holder_id in own.pack_ids}
-    owners = {snapshot_id: own.pack_owner for snapshot_id, own in ours.items() if own.pack_owner is not None}
+    named = {holder_id for owned in ours.values() for holder_id in owned.pack_ids}
+    owners = {snapshot_id: owned.pack_owner for snapshot_id, owned in ours.items() if owned.pack_owner is not None}
     unnamed = {holder_id: owner for holder_id, owner in owners.items() if holder_id not in named}
     tags = {pack_tag(index, holder_id) for holder_id, index in unnamed.items()}
     foreign = {ref.snapshot_id for name, ref in table.metadata.refs.items() if name not in tags}

@@ -189,8 +189,8 @@ def from_arrays(arrays: Arrays, values: Mapping[str, Any]) -> ReadyShard:
     pq = (arrays["pq_codebook"], arrays["pq_codes"]) if "pq_codes" in arrays else None
     rotated = None
     if "rotated_bits" in values:
-        own = (arrays[f"rotated_{name}"] for name in _ROTATED)
-        rotated = RotatedCodes(values["rotated_bits"], values["rotated_seed"], *own)
+        parts = (arrays[f"rotated_{name}"] for name in _ROTATED)
+        rotated = RotatedCodes(values["rotated_bits"], values["rotated_seed"], *parts)
     codes: WalkCodes | None = None
     errors: CodeErrors | None = None
     if "sq4_scale" in values:

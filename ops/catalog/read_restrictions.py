@@ -12,9 +12,9 @@ def require_table(table: object, function: str) -> Table:
     """The table. Raises TypeError where `function` was given something else than a PyIceberg table, such as a table's
     name, and the errors of `require_unrestricted`.
     """
-    own = pyiceberg_table(table, function)
-    require_unrestricted(own)
-    return own
+    plain = pyiceberg_table(table, function)
+    require_unrestricted(plain)
+    return plain
 
 
 def pyiceberg_table(table: object, function: str) -> Table:

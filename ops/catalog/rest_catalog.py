@@ -125,9 +125,9 @@ class VendingCatalog(RestCatalog):
     """PyIceberg's REST catalog, with tables whose files stay readable for as long as somebody reads them."""
 
     def _fetch_config(self) -> None:
-        own = self.properties
+        configured = self.properties
         super()._fetch_config()  # joins what the server sends with them, for all that is made after it
-        self.properties = without_code(self.properties, own)
+        self.properties = without_code(self.properties, configured)
 
     def _response_to_table(self, identifier_tuple: tuple[str, ...], table_response: TableResponse) -> Table:
         metadata, config = table_response.metadata, without_code(table_response.config)
@@ -195,12 +195,12 @@ def _storage(
     """`config`: what the catalog sent with the table, but for code."""
     grants = _grants(config, credentials)
     settings = {key: value for key, value in store_settings(config).items() if not is_vended(key)}
-    own = {**store_settings(catalog.properties), **settings}
+    merged = {**store_settings(catalog.properties), **settings}
     if not grants:
-        return StorageConfig(own)
+        return StorageConfig(merged)
     who = digest(["vended", _identity(catalog.properties), table_uuid])
     renewal = Renewal(type(catalog), catalog.name, dict(catalog.properties), identifier)
-    return StorageConfig(own, VendedGrants(catalog.name, ".".join(identifier), who, grants, renewal))
+    return StorageConfig(merged, VendedGrants(catalog.name, ".".join(identifier), who, grants, renewal))
 
 
 def _grants_of(table: Table, catalog: RestCatalog) -> tuple[Grant, ...]:

@@ -22,12 +22,12 @@ def store_settings(properties: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(value) for key, value in properties.items() if key.startswith((*STORE_SETTINGS, CODE_SETTING))}
 
 
-def without_code(sent: Mapping[str, Any], own: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+def without_code(sent: Mapping[str, Any], configured: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
     """What a catalog sends, of itself or of a table, but for code: it says where files lie and by which keys, not what
     a client imports. Of `own`, the user's settings, those that choose code are kept.
     """
     sent = {key: value for key, value in sent.items() if not _chooses_code(key)}
-    return {**sent, **{key: value for key, value in own.items() if _chooses_code(key)}}
+    return {**sent, **{key: value for key, value in configured.items() if _chooses_code(key)}}
 
 
 def _chooses_code(key: str) -> bool:

@@ -158,9 +158,9 @@ class Attributes:
         columns: dict[tuple[str, bool, type], int] = {}
         for field in self._schema.fields:
             kind = field.field_type
-            own = kind.element_type if isinstance(kind, ListType) else kind
-            if self.has(field.field_id) and isinstance(own, StringType | IntegerType | LongType):
-                value_type = str if isinstance(own, StringType) else int
+            value_kind = kind.element_type if isinstance(kind, ListType) else kind
+            if self.has(field.field_id) and isinstance(value_kind, StringType | IntegerType | LongType):
+                value_type = str if isinstance(value_kind, StringType) else int
                 columns[field.name, isinstance(kind, ListType), value_type] = field.field_id
         return columns
 
@@ -282,11 +282,11 @@ class Condition:
             if isinstance(test, LookUp):
                 field_id = attributes.look_up_column(test)
                 return column_of(field_id).part(field_id, test, predicate)
-            own = extract_field_ids(test)
-            column = column_of(min(own))
-            if isinstance(test, And | Or) and (len(own) > 1 or column.is_of_lists):
+            field_ids = extract_field_ids(test)
+            column = column_of(min(field_ids))
+            if isinstance(test, And | Or) and (len(field_ids) > 1 or column.is_of_lists):
                 return Combination(isinstance(test, And), (tree_of(test.left), tree_of(test.right)))
-            return column.part(min(own), test, predicate)
+            return column.part(min(field_ids), test, predicate)
 
         trees = (tree_of(tests[0]),) if len(tests) == 1 else _one_run_per_column(map(tree_of, tests))
         tree = trees[0] if len(trees) == 1 else Combination(every=True, parts=trees)
@@ -312,8 +312,8 @@ class Condition:
 
     def nodes(self, shard_id: ShardId, shard: MaskedShard) -> Bitmap:
         """The nodes of a shard that satisfy it, of those with a live row."""
-        own = {field_id: self.attributes.nodes(column, shard_id, shard) for field_id, column in self.columns.items()}
-        return evaluate(self.tree, own)
+        values = {field_id: self.attributes.nodes(column, shard_id, shard) for field_id, column in self.columns.items()}
+        return evaluate(self.tree, values)
 
     def count(self) -> int:
         """Number of rows that satisfy it, of the files that it decides."""

@@ -129,9 +129,9 @@ class TailValues:
     def __init__(self, stored: VersionValues, live: LiveFiles, schema: Schema, storage: StorageConfig) -> None:
         self.files = tuple(sorted(stored.lacking))
         """File numbers of the files, in the order in which `_attributes` numbers them"""
-        own = replace(live, files=tuple(live.files[number] for number in self.files))
-        values = _ScannedValues(own, schema, storage, frozenset(stored.field_ids))
-        self._attributes = Attributes(values, own, schema, storage)
+        scanned = replace(live, files=tuple(live.files[number] for number in self.files))
+        values = _ScannedValues(scanned, schema, storage, frozenset(stored.field_ids))
+        self._attributes = Attributes(values, scanned, schema, storage)
         self._conditions: Counter[int] = Counter()
         """Conditions on each column, by field id"""
 
@@ -143,13 +143,13 @@ class TailValues:
         """
         if not condition.missing.keys() <= {*self.files} or not self._are_here(condition.columns):
             return None
-        own = Condition.from_tests(tests, self._attributes, predicate)
-        if own.missing:
+        condition_here = Condition.from_tests(tests, self._attributes, predicate)
+        if condition_here.missing:
             return None
         positions = {
             number: rows
             for index, number in enumerate(self.files)
-            if number in condition.missing and len(rows := np.flatnonzero(own.rows(FileNumber(index))))
+            if number in condition.missing and len(rows := np.flatnonzero(condition_here.rows(FileNumber(index))))
         }
         how = f"those in memory of {plural(len(condition.missing), 'data file')} that it lacks"
         return Matches(positions, 0, how, in_tail=True)

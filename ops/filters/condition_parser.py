@@ -277,8 +277,8 @@ class _CommonForms:
         return word
 
     def _take(self, kind: str) -> str:
-        own, text = self._tokens[self._next]
-        if own != kind:
+        token_kind, text = self._tokens[self._next]
+        if token_kind != kind:
             raise _UncommonError
         self._next += 1
         return text

@@ -36,8 +36,8 @@ class ArrayContains(UnboundPredicate):
     negated: bool = False
 
     def __init__(self, term: str | UnboundTerm, value: Any, *, negated: bool = False) -> None:
-        own = value if value is None or isinstance(value, Literal) else literal(value)
-        super().__init__(term=term, value=own, negated=negated)
+        constant = value if value is None or isinstance(value, Literal) else literal(value)
+        super().__init__(term=term, value=constant, negated=negated)
 
     def __invert__(self) -> "ArrayContains":
         return ArrayContains(self.term, self.value, negated=not self.negated)

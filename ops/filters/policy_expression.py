@@ -157,9 +157,9 @@ def _literal(document: object, column: NestedField) -> object:
 
 def _typed(value: object, data_type: object, column: NestedField) -> object:
     """A value of a type that is named; it has to be the column's, or one whose values the column's all has."""
-    named, own = str(data_type).replace(" ", ""), str(column.field_type).replace(" ", "")
-    if named != own and (named, own) not in _WIDENED:
-        raise ValueError(f"{column.name} is {own}, and {value!r} is {named}")
+    named, actual = str(data_type).replace(" ", ""), str(column.field_type).replace(" ", "")
+    if named != actual and (named, actual) not in _WIDENED:
+        raise ValueError(f"{column.name} is {actual}, and {value!r} is {named}")
     return _value(value, column, rounded=True)
 
 
@@ -172,8 +172,8 @@ def _value(value: Any, column: NestedField, *, rounded: bool) -> object:
         read = _read(value, kind)
         if isinstance(kind, FloatType) and read is not None:
             with np.errstate(over="raise"):
-                own = float(np.float32(read))
-            read = own if rounded or own == read else None
+                nearest = float(np.float32(read))
+            read = nearest if rounded or nearest == read else None
     except (ValueError, OverflowError, FloatingPointError, InvalidOperation) as error:
         raise ValueError(f"{column.name} is {kind}, which {value!r} is not: {error}") from error
     if read is None:

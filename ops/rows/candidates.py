@@ -164,8 +164,8 @@ def nearest_rows(parts: Sequence[Neighbors], k: int) -> Candidates:
     """
     addresses, distances = parts[0]
     if len(parts) > 1:
-        addresses = np.concatenate([own for own, _ in parts], axis=1)
-        distances = np.concatenate([own for _, own in parts], axis=1)
+        addresses = np.concatenate([array for array, _ in parts], axis=1)
+        distances = np.concatenate([array for _, array in parts], axis=1)
         order = np.lexsort((addresses, distances), axis=1)[:, :k]
         if len(order) == 1:  # as in `ordered`
             addresses, distances = addresses[:, order[0]], distances[:, order[0]]

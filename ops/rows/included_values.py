@@ -143,15 +143,15 @@ class IncludedColumns:
                 self._report(field_id, str(error), meter)
                 continue
             for number, positions in requests:
-                own = self._stored_of(field_id, number, entries)
-                if own is not None and int(positions.max(initial=-1)) < own.entry.rows:
-                    stored[field_id, number] = own
+                location = self._stored_of(field_id, number, entries)
+                if location is not None and int(positions.max(initial=-1)) < location.entry.rows:
+                    stored[field_id, number] = location
         return stored
 
     def _indexes(
         self, stored: Mapping[_Key, _StoredValues], faults: _Faults, meter: IncludedMeter
     ) -> dict[_Key, BlockIndex]:
-        locations = {(key, _INDEX): own.index_location for key, own in stored.items()}
+        locations = {(key, _INDEX): location.index_location for key, location in stored.items()}
         read = self._read(locations, lambda key, data: block_index(stored[key[0]].entry, data), faults, meter)
         return {key: index for (key, _), index in read.items()}
 

@@ -154,15 +154,15 @@ class RowReader:
             return self._take_stored([(*request, tuple(field_ids)) for request in requests], meter)
         included = self._included.values(requests, field_ids, meter.included)
         rest = [
-            (number, positions, tuple(field_id for field_id in field_ids if field_id not in own))
-            for (number, positions), own in zip(requests, included, strict=True)
+            (number, positions, tuple(field_id for field_id in field_ids if field_id not in by_field))
+            for (number, positions), by_field in zip(requests, included, strict=True)
         ]
         read = iter(self._take_stored([request for request in rest if request[2]], meter))
         schema, tables = self.schema_of(field_ids), []
-        for own, (_, _, other_ids) in zip(included, rest, strict=True):
+        for by_field, (_, _, other_ids) in zip(included, rest, strict=True):
             table = next(read) if other_ids else None
             columns = [
-                own[field_id] if field_id in own or table is None else table.column(name)
+                by_field[field_id] if field_id in by_field or table is None else table.column(name)
                 for field_id, name in zip(field_ids, schema.names, strict=True)
             ]
             tables.append(pa.Table.from_arrays(columns, schema=schema))
@@ -202,19 +202,19 @@ class RowReader:
             return [self.take(file, field_ids, positions, meter) for file, positions, field_ids in requests]
         meters = [Meter() for _ in requests]
         reads = [
-            self._pool().submit(self.take, file, field_ids, positions, own)
-            for (file, positions, field_ids), own in zip(requests, meters, strict=True)
+            self._pool().submit(self.take, file, field_ids, positions, part)
+            for (file, positions, field_ids), part in zip(requests, meters, strict=True)
         ]
         tables = [read.result() for read in reads]
-        meter.bytes += sum(own.bytes for own in meters)
+        meter.bytes += sum(part.bytes for part in meters)
         return tables
 
     def _pool(self) -> ThreadPoolExecutor:
-        own = os.getpid()
+        pid = os.getpid()
         with self._lock:
-            if own not in self._pools:
-                self._pools[own] = ThreadPoolExecutor(_CONCURRENT_READS, thread_name_prefix="rows")
-            return self._pools[own]
+            if pid not in self._pools:
+                self._pools[pid] = ThreadPoolExecutor(_CONCURRENT_READS, thread_name_prefix="rows")
+            return self._pools[pid]
 
     def _open(self, key: _FileKey) -> tuple[DataFile, ProcessLock]:
         if (opened := self._opened(key)) is not None:

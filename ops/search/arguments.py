@@ -158,4 +158,4 @@ def groups_of(conditions: Sequence[Condition | None], numbers: Sequence[int]) ->
     for number in numbers:
         condition = conditions[number]
         groups.setdefault(condition_key(condition), (condition, []))[1].append(number)
-    return [(condition, np.array(own, np.int64)) for condition, own in groups.values()]
+    return [(condition, np.array(members, np.int64)) for condition, members in groups.values()]

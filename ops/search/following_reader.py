@@ -272,8 +272,8 @@ class RecentSearches(Generic[R]):
             if key in self._searches:
                 self._searches.move_to_end(key)
                 return
-            own = _copied(query)
-            self._searches[key] = lambda reader: getattr(reader, method)(own, **options)
+            query_copy = _copied(query)
+            self._searches[key] = lambda reader: getattr(reader, method)(query_copy, **options)
             if len(self._searches) > _MAX_KINDS:
                 self._searches.popitem(last=False)
 

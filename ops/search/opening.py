@@ -147,14 +147,14 @@ def open_index(
         require_type(recall_reports, str, "recall_reports is the location of a folder", "write s3://bucket/recall")
         if not sampler.share:
             raise QueryError("recall_reports needs queries that are measured: set recall_sample too, such as 0.01")
-    own = pyiceberg_table(table, "open_index")
-    restrictions = requested_restrictions(own)
+    raw = pyiceberg_table(table, "open_index")
+    restrictions = requested_restrictions(raw)
     require_type(index, str | IndexDefinition | None, "index is a name", "leave it out where the table has one index")
     _require_storage(storage)
     if stale not in tuple(StalePolicy):
         raise QueryError(f"stale is '{stale}'; it is one of {', '.join(StalePolicy)}")
     opening = _IndexOpening(
-        only_index(own) if index is None else index,
+        only_index(raw) if index is None else index,
         snapshot,
         storage,
         StalePolicy(stale),
@@ -162,7 +162,7 @@ def open_index(
         TaskChoice(runner, in_process_mb),
         sampler,
     )
-    reader = opening.reader(own, restrictions)
+    reader = opening.reader(raw, restrictions)
     if recall_reports is not None and reader.definition is not None:
         reports = RecallReports(recall_reports, storage or storage_of(table), table.metadata.table_uuid)
         sampler.report_to(RecallReporter(reports, reader.definition.name))
@@ -254,9 +254,9 @@ def open_exact(
     >>> exact.search(query, k=3, columns=["name"]).coverage
     <Coverage.EXACT_SCAN: 'exact-scan'>
     """
-    own = pyiceberg_table(table, "open_exact")
-    restrictions = requested_restrictions(own)
-    return _open_exact(own, restrictions, column, metric, element_type=element_type, snapshot=snapshot, storage=storage)
+    raw = pyiceberg_table(table, "open_exact")
+    restrictions = requested_restrictions(raw)
+    return _open_exact(raw, restrictions, column, metric, element_type=element_type, snapshot=snapshot, storage=storage)
 
 
 def _open_exact(
@@ -390,8 +390,8 @@ def _choose_version(target: SearchTarget, definition: IndexDefinition, opening: 
     """The version that the policy allows: the snapshot's own, one that shares rows with the snapshot, or none."""
     live = target.live
     versions = index_versions(target.table, definition.name)
-    own = (version for version in reversed(versions) if is_own(version, live.snapshot_id))
-    opened, broken = open_versions(target.table, own, target.storage)
+    exact = (version for version in reversed(versions) if is_own(version, live.snapshot_id))
+    opened, broken = open_versions(target.table, exact, target.storage)
     built_as = replace(definition, field_id=target.field_id).graph_identity()
     fitting = [version for version in opened if _fits(version, target)]
     fitting.sort(key=lambda version: version.definition.graph_identity() != built_as)  # else the newest first

@@ -246,10 +246,10 @@ class SearchPipeline:
         if self.conjunctions is not None and not request.to_certify:
             lists = list(map(self.conjunctions.lists_of, where))
             costs.clock.lap("filter")
-            numbers = np.array([number for number, own in enumerate(lists) if own is not None], np.int64)
+            numbers = np.array([number for number, found in enumerate(lists) if found is not None], np.int64)
             if len(numbers):
                 answer, left_out = self._under_look_ups(
-                    self.conjunctions, queries[numbers], request, [own for own in lists if own is not None],
+                    self.conjunctions, queries[numbers], request, [found for found in lists if found is not None],
                     [where[number] for number in numbers.tolist()], costs,
                 )  # fmt: skip
                 parts.append((numbers, answer))
@@ -410,8 +410,8 @@ class SearchPipeline:
         for number in range(len(queries)) if answered is None else answered.tolist():
             if sampler.draws():
                 # copies: a query that waits does not keep its whole batch
-                own = partial(exact, queries[number : number + 1].copy(), conditions[number])
-                sampler.add(opened.bound.index_snapshot_id, distances[number].copy(), own)
+                measure = partial(exact, queries[number : number + 1].copy(), conditions[number])
+                sampler.add(opened.bound.index_snapshot_id, distances[number].copy(), measure)
 
     @cached_property
     def conjunctions(self) -> ConjunctionSearch | None:

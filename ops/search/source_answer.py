@@ -120,7 +120,7 @@ def joined(parts: Sequence[tuple[I64, SourceAnswer]], queries: int) -> SourceAns
     answers = [answer for _, answer in parts]
     hits = [answer.of_queries(numbers).hits for numbers, answer in parts]
     names = ("queries", "ranks", "files", "positions", "distances")
-    every = Hits(*(np.concatenate([getattr(own, name) for own in hits]) for name in names))
+    every = Hits(*(np.concatenate([getattr(part, name) for part in hits]) for name in names))
     matching = [answer.matching_rows for answer in answers if answer.matching_rows is not None]
     prunings = [answer.pruning for answer in answers if answer.pruning is not None]
     return replace(

@@ -278,7 +278,7 @@ def choose_parameters(
     target is met by the points of `record`, where there is one; by the curves that were measured with the index where
     there is none.
     """
-    model, own = version.recall_model, version.search_list
+    model, width = version.recall_model, version.search_list
     rerank = not version.exact and _reranks(version, options)
     warnings: list[str] = []
     choice: Choice | None = None
@@ -315,7 +315,7 @@ def choose_parameters(
         warnings.append(_NOT_RANKED.format(options.oversample, _EXACT_ALREADY if version.exact else _NOT_RERANKED))
     candidates = (options.oversample or OVERSAMPLE) if rerank else 1
     by_curve = (
-        SearchParameters(own + longer_list(k, candidates))
+        SearchParameters(width + longer_list(k, candidates))
         if choice is None
         else SearchParameters(choice.search_list, choice.oversample, None, choice.probe_slack)
     )

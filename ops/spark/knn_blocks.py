@@ -189,8 +189,8 @@ def split(join: Join, partition: int, batches: Iterable[pa.RecordBatch]) -> Iter
         probed = join.job.worker().probed(queries, join.request)
         whole = WholeBlock(len(queries), queries, _to_bytes(rows))
         for share in range(len(join.shares)):
-            own = _queries_of_share(join.shares[share], queries, probed, whole if share == 0 else None)
-            yield _row(block, share * join.lanes + lane, share, own)
+            queries_of_share = _queries_of_share(join.shares[share], queries, probed, whole if share == 0 else None)
+            yield _row(block, share * join.lanes + lane, share, queries_of_share)
 
 
 def _digest_of_rows(join: Join, rows: pa.Table) -> str:
@@ -258,14 +258,14 @@ def search(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
     """Stage A: search one share for one block."""
     worker = join.job.worker()
     for row in rows:
-        own: ShareQueries = row.payload
+        sent: ShareQueries = row.payload
         share, probed = join.shares[row.number], None
-        if own.probed is not None:
-            probed = np.zeros((len(own.vectors), worker.recall_model.shards), np.bool_)
-            probed[:, list(share.shards)] = own.probed
-        result = worker.find(own.vectors, share, join.request, probed)
-        block = own.block if own.block is None or join.request.rerank else replace(own.block, queries=None)
-        answer = ShareAnswer(result, own.numbers, block)
+        if sent.probed is not None:
+            probed = np.zeros((len(sent.vectors), worker.recall_model.shards), np.bool_)
+            probed[:, list(share.shards)] = sent.probed
+        result = worker.find(sent.vectors, share, join.request, probed)
+        block = sent.block if sent.block is None or join.request.rerank else replace(sent.block, queries=None)
+        answer = ShareAnswer(result, sent.numbers, block)
         yield _row(row.block, _partition_of(row.block, join.parts), row.number, answer)
 
 
@@ -407,11 +407,11 @@ def _columns(
     start, tables = 0, [no_rows(arrow_schema(schema.select(*names))).select(names)]
     for row in read_rows:
         in_file = np.flatnonzero(files == row.number)
-        own, inverse = np.unique(positions[in_file], return_inverse=True)
+        wanted, inverse = np.unique(positions[in_file], return_inverse=True)
         where[in_file] = start + inverse
         columns = row.payload.columns.select(names)
-        tables.append(columns.take(pa.array(np.searchsorted(row.payload.positions, own))))
-        start += len(own)
+        tables.append(columns.take(pa.array(np.searchsorted(row.payload.positions, wanted))))
+        start += len(wanted)
     return as_spark(pa.concat_tables(tables).take(pa.array(where)))
 
 

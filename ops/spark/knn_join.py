@@ -224,10 +224,10 @@ def _in_order(left: DataFrame, join: Join) -> DataFrame:
     numbered = {name: f"column_{number}" for number, name in enumerate(left.columns)}
     hashed = [numbered[join.vector]]
     for name in [name for name in left.columns if name not in (join.vector, *join.unhashed)]:
-        own = numbered[name]
-        hashed += [own, f"isnull({own})"]
+        field = numbered[name]
+        hashed += [field, f"isnull({field})"]
         if isinstance(left.schema[name].dataType, ArrayType | StructType):
-            hashed.append(f"to_json(struct({own}), map('ignoreNullFields', 'false'))")
+            hashed.append(f"to_json(struct({field}), map('ignoreNullFields', 'false'))")
     rows = left.toDF(*numbered.values()).selectExpr("*", f"xxhash64({', '.join(hashed)}) AS {ROW_HASH}")
     return rows.sortWithinPartitions(ROW_HASH)
 
@@ -305,8 +305,8 @@ def _require_distinct(left: Sequence[str], attached: Sequence[str], *, ignores_c
         of_left[key(name)] = name
     if ROW_HASH in left:
         raise QueryError(f"the left side has a column {ROW_HASH!r}, by which the join itself names one: rename it")
-    if own := [of_left[name] for name in _OWN_COLUMNS if name in of_left]:
-        raise QueryError(f"the left side has a column {own[0]!r}, as the result has one: rename it")
+    if taken := [of_left[name] for name in _OWN_COLUMNS if name in of_left]:
+        raise QueryError(f"the left side has a column {taken[0]!r}, as the result has one: rename it")
     others = dict.fromkeys(_OWN_COLUMNS)
     for name in attached:
         if key(name) in of_left:

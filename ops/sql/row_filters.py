@@ -105,8 +105,8 @@ def _require_written_texts(predicate: Any, types: Mapping[str, IcebergType]) -> 
 
 
 def _literals_of(predicate: Any) -> Iterable[StringLiteral]:
-    own = [getattr(predicate, name, None) for name in ("literal", "value")]
-    return [one for one in (*own, *getattr(predicate, "literals", ())) if isinstance(one, StringLiteral)]
+    direct = [getattr(predicate, name, None) for name in ("literal", "value")]
+    return [one for one in (*direct, *getattr(predicate, "literals", ())) if isinstance(one, StringLiteral)]
 
 
 def _as_text(value: str, kind: IcebergType | None) -> str:

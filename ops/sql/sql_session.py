@@ -273,9 +273,9 @@ class SqlSession:
         by_default = {"rerank": True} if index is not None and index.code_bits else {}
         result = _answer(statement, reader, columns, by_default | statement.hints.parameters)
         distance = pc.negate(result.rows["distance"]) if statement.negated else result.rows["distance"]
-        own = result.rows.drop_columns(["query", "rank", "distance"]).rename_columns(columns)
+        rows_found = result.rows.drop_columns(["query", "rank", "distance"]).rename_columns(columns)
         found = [field for field in _columns(schema) if field.name in {*columns, DISTANCE}]
-        rows = _postprocessed(own.append_column(DISTANCE, distance), statement.steps, found)
+        rows = _postprocessed(rows_found.append_column(DISTANCE, distance), statement.steps, found)
         return SqlResult(rows, f"{why}; {result.coverage}: {result.profile.why}", result)
 
     def _reader(

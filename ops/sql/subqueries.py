@@ -98,8 +98,8 @@ def absent_of(query: Node) -> frozenset[str]:
 def outer_step(query: Node, alias: str, values: Values) -> PostprocessingStep:
     """The outer query as a step over the nearest rows, which its subquery finds."""
     where = query.args.get("where")
-    own = [*query.expressions, *(query.args[part] for part in ("where", "order") if query.args.get(part))]
-    for node in (node for part in own for node in part.walk()):
+    parts = [*query.expressions, *(query.args[part] for part in ("where", "order") if query.args.get(part))]
+    for node in (node for part in parts for node in part.walk()):
         if function_name(node) in DISTANCES:
             raise NotIndexableError("it computes a distance outside of the subquery that finds the rows")
         if isinstance(node, exp.Column):

@@ -103,8 +103,8 @@ def adls_account(host: str, properties: Mapping[str, str]) -> AdlsAccount:
 def _sas(name: str, properties: Mapping[str, str]) -> str:
     """The token for one account: catalogs name it by the account or by its host."""
     tokens = {key.removeprefix(f"{SAS}."): value for key, value in properties.items() if key.startswith(f"{SAS}.")}
-    own = (value for account, value in tokens.items() if account.partition(".")[0] == name)
-    return next(own, "") or properties.get(SAS, "")
+    matching = (value for account, value in tokens.items() if account.partition(".")[0] == name)
+    return next(matching, "") or properties.get(SAS, "")
 
 
 def _endpoint(name: str, host: str, properties: Mapping[str, str], connection: Mapping[str, str]) -> str:

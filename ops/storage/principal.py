@@ -40,10 +40,10 @@ def principal(location: str, config: StorageConfig) -> str:
 def _bucket_principal(scheme: str, settings: frozenset[tuple[str, str]]) -> str:
     """The fingerprint for GCS and ADLS: of the settings, and without a key among them of the machine's own account."""
     start = "gcs." if scheme == "gs" else "adls."
-    own = sorted((key, value) for key, value in settings if key.startswith(start))
-    configured = any(kind_of_key(key) for key, _ in own)
+    of_store = sorted((key, value) for key, value in settings if key.startswith(start))
+    configured = any(kind_of_key(key) for key, _ in of_store)
     names = ("GOOGLE_", "CLOUDSDK_") if scheme == "gs" else ("AZURE_", "IDENTITY_", "MSI_")
-    return digest([scheme, own, os.geteuid(), [] if configured else _environment(names)])
+    return digest([scheme, of_store, os.geteuid(), [] if configured else _environment(names)])
 
 
 def _environment(starts: tuple[str, ...]) -> list[Any]:

@@ -82,7 +82,7 @@ class KeySchemas:
     def _find(self, field_ids: tuple[int, ...]) -> tuple[Schema | None, str]:
         if not field_ids:
             return None, "names no columns to compare"
-        schema = next((own for own in self._in_turn if own.field_ids >= set(field_ids)), None)
+        schema = next((candidate for candidate in self._in_turn if candidate.field_ids >= set(field_ids)), None)
         if schema is None:
             return None, f"compares columns of ids {list(field_ids)}, which no schema of the table has"
         for field_id in field_ids:

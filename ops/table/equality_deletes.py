@@ -113,8 +113,8 @@ class _NumberedDeletes:
         key = id(file.deletes)
         if key not in self._sets:
             mask = np.zeros(len(self.files) + 1, np.bool_)  # the last index is that of other deletes
-            own, chosen = parts_of(file.deletes)
-            mask[self._numbers(own)] = True
+            unpooled, chosen = parts_of(file.deletes)
+            mask[self._numbers(unpooled)] = True
             for part in chosen:
                 mask[self._numbers_of_pool(part.pool)[part.mask()]] = True
             self._sets[key] = _DeleteSet(self, np.flatnonzero(mask[:-1]))
@@ -165,8 +165,8 @@ class _DeleteSet:
         key = count, digest
         if key not in self._beginnings:
             is_shorter = count < self.count
-            own = self._numbered.digest(np.flatnonzero(self.mask())[:count]) if is_shorter else self.digest
-            self._beginnings[key] = own == digest
+            beginning = self._numbered.digest(np.flatnonzero(self.mask())[:count]) if is_shorter else self.digest
+            self._beginnings[key] = beginning == digest
         return self._beginnings[key]
 
     def after(self, count: int) -> tuple[tuple[int, "_DeleteSet"], ...]:

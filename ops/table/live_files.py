@@ -294,16 +294,16 @@ class _DeleteIndex:
         """Deletes of the data file, by path and offset; equal ones that name no data file are one object."""
         partition = _partition(data.data_file)
         path = data.data_file.file_path
-        own = [delete.file for delete in self._by_path.get(path, ()) if delete.applies_to(data, partition)]
+        by_path = [delete.file for delete in self._by_path.get(path, ()) if delete.applies_to(data, partition)]
         positions, keyed = (self._by_partition.get((by_key, partition)) for by_key in (False, True))
-        if any(delete.kind is DeleteKind.DELETION_VECTOR for delete in own):
+        if any(delete.kind is DeleteKind.DELETION_VECTOR for delete in by_path):
             # a deletion vector holds what older position deletes of its file said; the spec says to ignore those
-            own = [delete for delete in own if delete.kind is not DeleteKind.POSITION]
+            by_path = [delete for delete in by_path if delete.kind is not DeleteKind.POSITION]
             positions = None
         scopes = [scope for scope in (positions, keyed, self._global) if scope is not None]
-        if not own and len(scopes) == 1:
+        if not by_path and len(scopes) == 1:
             return scopes[0].deletes_of(self._ranks[path], data)
-        return Deletes(own, (scope.chosen(self._ranks[path], data) for scope in scopes)) or ()
+        return Deletes(by_path, (scope.chosen(self._ranks[path], data) for scope in scopes)) or ()
 
 
 class _PartitionDeletes:

@@ -151,9 +151,9 @@ def _with_statistics_of(columns: Collection[int], entry: ManifestEntry) -> Manif
     """The entry, changed: of its maps by column those columns are left, and the size of the column of row ids."""
     file = entry.data_file
     for index in _STATISTICS:
-        own = file._data[index] or {}  # noqa: SLF001  as in `field_of`
+        bounds = file._data[index] or {}  # noqa: SLF001  as in `field_of`
         kept = (*columns, ROW_ID) if index == _SIZES else columns
-        file[index] = {field_id: own[field_id] for field_id in kept if field_id in own} or None
+        file[index] = {field_id: bounds[field_id] for field_id in kept if field_id in bounds} or None
     return entry
 
 

@@ -58,12 +58,12 @@ def own_snapshots(metadata: TableMetadata) -> Mapping[SnapshotId, OwnSnapshot]:
     ours: dict[SnapshotId, OwnSnapshot] = {}
     for snapshot in metadata.snapshots:
         try:
-            own = _judged(snapshot)
+            owned = _judged(snapshot)
         except _HalfOwnError as error:
             _warn(metadata.location, snapshot.snapshot_id, str(error))
         else:
-            if own is not None:
-                ours[SnapshotId(snapshot.snapshot_id)] = own
+            if owned is not None:
+                ours[SnapshotId(snapshot.snapshot_id)] = owned
     return ours
 
 

@@ -80,16 +80,16 @@ class Deletes(Collection[DeleteFile]):
     often. Equal to a tuple of the same.
     """
 
-    __slots__ = ("chosen", "fingerprint", "own")
+    __slots__ = ("chosen", "fingerprint", "unpooled")
 
-    def __init__(self, own: Iterable[DeleteFile] = (), chosen: Iterable[ChosenDeletes] = ()) -> None:
-        """`own`: deletes that are in no pool."""
-        self.own = tuple(sorted(own, key=path_and_offset))
+    def __init__(self, unpooled: Iterable[DeleteFile] = (), chosen: Iterable[ChosenDeletes] = ()) -> None:
+        """`unpooled`: deletes that are in no pool."""
+        self.unpooled = tuple(sorted(unpooled, key=path_and_offset))
         self.chosen = tuple(part for part in chosen if part.bits)
         self.fingerprint: bytes | None = None
 
     def __len__(self) -> int:
-        return len(self.own) + sum(map(len, self.chosen))
+        return len(self.unpooled) + sum(map(len, self.chosen))
 
     def __iter__(self) -> Iterator[DeleteFile]:
         return iter(self.values(_itself))
@@ -109,22 +109,22 @@ class Deletes(Collection[DeleteFile]):
         """A pool goes to a task once, and not at all for a data file that has a few of its deletes."""
         dense = [part for part in self.chosen if _POOL_SHARE * len(part) >= len(part.pool.deletes)]
         sparse = chain.from_iterable(part for part in self.chosen if part not in dense)
-        return _restored, ((*self.own, *sparse), tuple(dense), self.fingerprint)
+        return _restored, ((*self.unpooled, *sparse), tuple(dense), self.fingerprint)
 
     def values(self, value: Callable[[DeleteFile], T]) -> list[T]:
         """The value of each delete, in order. `value` is a function of a module."""
         if len(self.chosen) != 1:
-            return [value(delete) for delete in sorted(chain(self.own, *self.chosen), key=path_and_offset)]
+            return [value(delete) for delete in sorted(chain(self.unpooled, *self.chosen), key=path_and_offset)]
         pool, mask = self.chosen[0].pool, self.chosen[0].mask()
         values = list(compress(pool.values(value), mask.tolist()))
-        for delete in reversed(self.own):  # few beside a pool
+        for delete in reversed(self.unpooled):  # few beside a pool
             index = bisect_left(pool.deletes, path_and_offset(delete), key=path_and_offset)
             values.insert(np.count_nonzero(mask[:index]), value(delete))
         return values
 
 
-def _restored(own: Sequence[DeleteFile], chosen: Sequence[ChosenDeletes], fingerprint: bytes | None) -> Deletes:
-    restored = Deletes(own, chosen)
+def _restored(unpooled: Sequence[DeleteFile], chosen: Sequence[ChosenDeletes], fingerprint: bytes | None) -> Deletes:
+    restored = Deletes(unpooled, chosen)
     restored.fingerprint = fingerprint
     return restored
 
@@ -135,7 +135,7 @@ def _itself(delete: DeleteFile) -> DeleteFile:
 
 def parts_of(deletes: Collection[DeleteFile]) -> tuple[Collection[DeleteFile], tuple[ChosenDeletes, ...]]:
     """(deletes that are in no pool, deletes of pools)"""
-    return (deletes.own, deletes.chosen) if isinstance(deletes, Deletes) else (deletes, ())
+    return (deletes.unpooled, deletes.chosen) if isinstance(deletes, Deletes) else (deletes, ())
 
 
 def values_of(deletes: Collection[DeleteFile], value: Callable[[DeleteFile], T]) -> list[T]:
@@ -148,8 +148,8 @@ def distinct_deletes(files: Iterable[LiveFile]) -> list[DeleteFile]:
     by_id: dict[int, DeleteFile] = {}
     of_pools: dict[DeletePool, int] = {}
     for deletes in {id(file.deletes): file.deletes for file in files}.values():
-        own, chosen = parts_of(deletes)
-        by_id.update((id(delete), delete) for delete in own)
+        unpooled, chosen = parts_of(deletes)
+        by_id.update((id(delete), delete) for delete in unpooled)
         for part in chosen:
             of_pools[part.pool] = of_pools.get(part.pool, 0) | part.bits
     for pool, bits in of_pools.items():
@@ -166,9 +166,9 @@ class DeleteFilter:
 
     def select(self, deletes: Collection[DeleteFile]) -> Deletes:
         """Those that meet the condition."""
-        own, chosen = parts_of(deletes)
+        unpooled, chosen = parts_of(deletes)
         meeting = (ChosenDeletes(part.pool, part.bits & self._all_of(part.pool).bits) for part in chosen)
-        return Deletes(filter(self._condition, own), meeting)
+        return Deletes(filter(self._condition, unpooled), meeting)
 
     def _all_of(self, pool: DeletePool) -> ChosenDeletes:
         if pool not in self._of_pools:

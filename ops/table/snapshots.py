@@ -63,14 +63,14 @@ def pack_owner(snapshot: Snapshot) -> str | None:
     """The index whose pack a holder snapshot carries, for one of file sketches the name of their kind; None for all
     other snapshots.
     """
-    own = own_snapshot(snapshot)
-    return None if own is None else own.pack_owner
+    owned = own_snapshot(snapshot)
+    return None if owned is None else owned.pack_owner
 
 
 def base_snapshot_id(snapshot: Snapshot) -> SnapshotId | None:
     """The data snapshot that a derived snapshot belongs to; None for the user's own."""
-    own = own_snapshot(snapshot)
-    return None if own is None else own.base_id
+    owned = own_snapshot(snapshot)
+    return None if owned is None else owned.base_id
 
 
 @once_per_metadata
@@ -209,11 +209,11 @@ def resolve_snapshot(table: Table, name: SnapshotName = None) -> DataSnapshot:
 
 def _require_rows(table: Table, snapshot: Snapshot) -> None:
     """Raises UnknownSnapshotError for a snapshot of icepuffin's that belongs to no data snapshot, such as a holder."""
-    own = own_snapshot(snapshot)
-    if own is not None and own.base_id is None:
-        content = "theta sketches" if own.kind == BlobKind.SKETCHES else f"shards of index {own.pack_owner}"
-        if own.pack_owner is None:
-            content = f"what a later release of icepuffin made, of kind {own.kind!r:.40},"
+    owned = own_snapshot(snapshot)
+    if owned is not None and owned.base_id is None:
+        content = "theta sketches" if owned.kind == BlobKind.SKETCHES else f"shards of index {owned.pack_owner}"
+        if owned.pack_owner is None:
+            content = f"what a later release of icepuffin made, of kind {owned.kind!r:.40},"
         raise UnknownSnapshotError(
             f"{table_name(table)}: snapshot {snapshot.snapshot_id} only holds {content}, and has no rows; name a "
             "snapshot of the table's own"

@@ -142,7 +142,7 @@ def check_included(task: IncludedCheck) -> list[str]:
 
 def _are_equal(stored: Iterator[bytes], read: Iterator[bytes]) -> bool:
     try:
-        return all(own == other for own, other in zip_longest(stored, read))
+        return all(ours == other for ours, other in zip_longest(stored, read))
     except LargeBlockError:  # which is stored of no file
         return False
 

@@ -74,8 +74,8 @@ def undo_rounding(rows: VectorRows) -> None:
     is_exact = np.empty(len(repeated), np.bool_)
     for start in range(0, len(repeated), step):
         part = slice(start, start + step)
-        own = rows.vectors[repeated[part]]
-        is_exact[part] = (_rounded(own) != own).any(axis=1)
+        repeated_vectors = rows.vectors[repeated[part]]
+        is_exact[part] = (_rounded(repeated_vectors) != repeated_vectors).any(axis=1)
     sources, targets = repeated[is_exact], repeated[~is_exact]
     if not len(sources):
         return

@@ -207,7 +207,7 @@ class _MeasuredShard:
 
 
 def _make(task: ShardTask, storage: Storage, incoming: VectorRows, addresses: Sequence[VectorRows]) -> ShardResult:
-    passed = [rows.with_vectors(own, task.storage, task.dims) for rows, own in zip(task.passed, addresses, strict=True)]
+    passed = [rows.with_vectors(new, task.storage, task.dims) for rows, new in zip(task.passed, addresses, strict=True)]
     incoming = VectorRows.joined([*passed, incoming])
     if task.base is not None and task.how is How.INSERTED:
         shard = _insert(task, task.base, incoming)

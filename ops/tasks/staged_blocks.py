@@ -105,7 +105,7 @@ def blocks_by_destination(results: Sequence[Sequence[StagedBlock]]) -> dict[int,
     blocks: dict[int, list[Block]] = {}
     for destination, path, rows in (block for result in results for block in result):
         blocks.setdefault(destination, []).append((path, rows))
-    return {destination: tuple(own) for destination, own in blocks.items()}
+    return {destination: tuple(parts) for destination, parts in blocks.items()}
 
 
 def read_blocks(storage: StorageConfig, blocks: Sequence[Block], dims: int) -> VectorRows:

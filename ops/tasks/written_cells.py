@@ -111,8 +111,8 @@ class _Trial:
         for node, exact in zip(self.queries.tolist(), self.distances, strict=True):
             query, k = self.vectors[node].astype(np.float64), self.nearest.shape[1]
             order, _ = centers.ranked(query, self.metric)
-            own = [cells.cell(number) for number in order[: chosen_cells(lengths[order], probes)].tolist()]
-            rows = CellRows.joined([CellRows.from_cell(cell, query, self.metric, bits) for cell in own])
+            chosen = [cells.cell(number) for number in order[: chosen_cells(lengths[order], probes)].tolist()]
+            rows = CellRows.joined([CellRows.from_cell(cell, query, self.metric, bits) for cell in chosen])
             rows = rows.take(self.is_live[rows.nodes] & (rows.nodes != node))
             best = rows.nodes[nearest_first(rows, k, bits)]
             distances = pair_distances(query[None], self.vectors, np.zeros(len(best), np.int64), best, self.metric)

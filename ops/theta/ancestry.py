@@ -46,11 +46,11 @@ def nearest_ancestors(table: Table, snapshot: Snapshot) -> Iterator[Snapshot]:
 def fields_sketched_before(table: Table, snapshot: Snapshot) -> frozenset[int]:
     """Field ids of the columns that have a sketch of ours at the snapshot, or any in the nearest ancestor with one."""
     listed_here = listed_thetas(find_statistics(table, SnapshotId(snapshot.snapshot_id)))
-    own = frozenset(i for i, blob in listed_here.items() if sealed_as(blob.properties) and counted_for(blob, snapshot))
+    here = frozenset(i for i, blob in listed_here.items() if sealed_as(blob.properties) and counted_for(blob, snapshot))
     for ancestor in nearest_ancestors(table, snapshot):
         if listed := listed_thetas(find_statistics(table, SnapshotId(ancestor.snapshot_id))):
-            return own | listed.keys()
-    return own
+            return here | listed.keys()
+    return here
 
 
 def choose_extensions(

@@ -28,12 +28,12 @@ def parts_to_sketch(table: Table, snapshot: Snapshot, columns: Collection[str] |
     keeps sketches of, if nothing else has changed since and the ancestor has sketches of all `columns`: where they are
     not named, of all that have any in the table. Otherwise those of all files.
     """
-    own = _own_fields(table.metadata)
+    ours = _own_fields(table.metadata)
     lineage = islice(ancestors_from(table, snapshot.snapshot_id), MAX_ANCESTORS + 1)
-    sketched, since = commits_since(lineage, lambda ancestor: ancestor.snapshot_id in own)
+    sketched, since = commits_since(lineage, lambda ancestor: ancestor.snapshot_id in ours)
     if (
         sketched
-        and _chosen_fields(table, own, columns) <= own[sketched.snapshot_id]
+        and _chosen_fields(table, ours, columns) <= ours[sketched.snapshot_id]
         and _adds_up(sketched, snapshot, since)
     ):
         files, rows = (sum(snapshot_count(it, f"added-{of}") for it in since) for of in ("data-files", "records"))
@@ -66,11 +66,11 @@ def _own_fields(metadata: TableMetadata) -> Mapping[int, frozenset[int]]:
     return {snapshot_id: fields for snapshot_id, fields in by_id.items() if fields}
 
 
-def _chosen_fields(table: Table, own: Mapping[int, frozenset[int]], columns: Collection[str] | None) -> frozenset[int]:
+def _chosen_fields(table: Table, ours: Mapping[int, frozenset[int]], columns: Collection[str] | None) -> frozenset[int]:
     """Field ids of the columns that are to have a sketch."""
     names = {field.field_id: field.name for field in table.schema().fields}
     if columns is None:
-        return frozenset().union(*own.values()) & names.keys()
+        return frozenset().union(*ours.values()) & names.keys()
     return frozenset(field_id for field_id, name in names.items() if name in columns)
 
 

@@ -105,8 +105,8 @@ def count_theta_sketches(
     new = [NewSketch(i, sketch, plan.build_ids[i], rows) for i, sketch in sketched.united.items()]
     folder, unbindable = settle_folder(table)
     measurement = measurement_text(sketched.estimate.values, time.perf_counter() - started, run.runner)
-    own = {s.field_id: DistinctCount(s.field_id, snapshot_id, snapshot.sequence_number or 0, s.ndv) for s in new}
-    counts = counts_for_planners(table, snapshot, own)
+    counted = {s.field_id: DistinctCount(s.field_id, snapshot_id, snapshot.sequence_number or 0, s.ndv) for s in new}
+    counts = counts_for_planners(table, snapshot, counted)
     version = (
         write_version(plan, store, sketched, budget_bytes, measurement, unbindable or folder, counts)
         if sketched.missing.are_kept
@@ -140,4 +140,4 @@ def count_theta_sketches(
             ),
         )
 
-    return CountedSketches(parts, own, publish)
+    return CountedSketches(parts, counted, publish)

@@ -144,8 +144,8 @@ def find_missing(plan: SketchPlan, store: Storage, covered_fields: Mapping[str, 
     if are_kept and are_few(values(unkept)):
         for path, fields in unkept.items():
             to_read.setdefault(path, []).extend(fields)
-    shared = {own: tuple(c for c in plan.columns if c.field_id in own) for own in set(map(frozenset, to_read.values()))}
-    columns = {path: shared[frozenset(own)] for path, own in to_read.items()}
+    shared = {ids: tuple(c for c in plan.columns if c.field_id in ids) for ids in set(map(frozenset, to_read.values()))}
+    columns = {path: shared[frozenset(ids)] for path, ids in to_read.items()}
     return MissingSketches(columns, extensions, are_kept, note)
 
 

@@ -150,7 +150,7 @@ class ThetaStatistics(Presentation):
         return f"{self.table!r}, snapshot {self.snapshot_id}, {columns}, {'fresh' if self.fresh else 'not fresh'}"
 
     def grids(self) -> Iterator[Grid]:
-        rows = [(name, f"{own.ndv:,}", "yes" if own.fresh else "no") for name, own in self.entries.items()]
+        rows = [(name, f"{column.ndv:,}", "yes" if column.fresh else "no") for name, column in self.entries.items()]
         title = f"{self.table} at snapshot {self.snapshot_id}"
         yield Grid(title, rows, ("column", "distinct values (estimates)", "fresh"))
         reasons = dict.fromkeys(entry.why for entry in self.entries.values() if not entry.fresh)

@@ -242,7 +242,7 @@ def _show(context: TableContext, description: "IndexDescription") -> None:
             print_grid(console, grid)
     print_lines(console, "definition", style="bold")
     print_fields(console, _parameters(context, definition), width=_DEFINITION_WIDTH)
-    ids = [(own.base_snapshot_id, own.index_snapshot_id, " ".join(own.tags)) for own in description.versions]
+    ids = [(item.base_snapshot_id, item.index_snapshot_id, " ".join(item.tags)) for item in description.versions]
     print_grid(console, Grid("versions, newest last", ids, ("base_snapshot_id", "index_snapshot_id", "tags")), whole=2)
 
 
@@ -276,9 +276,9 @@ def _storage(overview: "Overview") -> str:
 
 def _included(overview: "Overview") -> str:
     columns = ", ".join(
-        f"{own.column} {readable_bytes(own.bytes)}"
-        + (f" ({own.files_left_out} of {own.files} files left out)" if own.files_left_out else "")
-        for own in overview.included
+        f"{column.column} {readable_bytes(column.bytes)}"
+        + (f" ({column.files_left_out} of {column.files} files left out)" if column.files_left_out else "")
+        for column in overview.included
     )
     return f"{columns}: rows of answers have these without a read of data files" if columns else ""
 
@@ -333,13 +333,13 @@ def _version_of(context: TableContext, definition: "IndexDefinition", snapshot: 
     from icepuffin.ops.search.target import is_own
 
     index, snapshot_id = definition.name, context.snapshot_id(snapshot)
-    own = [version for version in versions_of(context.table, definition) if is_own(version, snapshot_id)]
-    if not own:
+    exact = [version for version in versions_of(context.table, definition) if is_own(version, snapshot_id)]
+    if not exact:
         remedy = f"icepuffin refresh {context.name} --index {index} --snapshot {snapshot_id}"
         raise click.ClickException(
             f"{context.name}: index {index} has no version of snapshot {snapshot_id}; make one with: {remedy}"
         )
-    return own[-1]
+    return exact[-1]
 
 
 @command.command("verify")

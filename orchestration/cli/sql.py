@@ -181,7 +181,7 @@ def _unique_names(names: list[str]) -> list[str]:
     for name in names:
         numbers = count(names[: len(unique)].count(name))
         free = (f"{name}_{number}" if number else name for number in numbers)
-        unique.append(next(own for own in free if own not in unique and (own == name or own not in names)))
+        unique.append(next(new for new in free if new not in unique and (new == name or new not in names)))
     return unique
 
 

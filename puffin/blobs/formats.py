@@ -6,18 +6,18 @@ COMMON = 1
 """Feature bit that every blob with feature bits has: those of the layouts before had 0 in its place"""
 
 
-def require_format(blob: str, start: tuple[bytes, int], own: tuple[bytes, int]) -> None:
+def require_format(blob: str, start: tuple[bytes, int], known: tuple[bytes, int]) -> None:
     """Compare the (magic, version) at the start of a blob with what this release writes. `blob`: for messages.
 
     Raises BadBlobError, and for another version EarlierFormatError or LaterFormatError.
     """
     magic, version = start
-    if magic == own[0] and version > own[1]:
-        raise LaterFormatError(f"{blob} of version {version}: a later release wrote it, this one reads {own[1]}")
-    if magic == own[0] and 0 < version < own[1]:
-        raise EarlierFormatError(f"{blob} of version {version}: its layout was given up, this release reads {own[1]}")
-    if start != own:
-        raise BadBlobError(f"{blob} starts with {magic!r} version {version}, not {own[0]!r} version {own[1]}")
+    if magic == known[0] and version > known[1]:
+        raise LaterFormatError(f"{blob} of version {version}: a later release wrote it, this one reads {known[1]}")
+    if magic == known[0] and 0 < version < known[1]:
+        raise EarlierFormatError(f"{blob} of version {version}: its layout was given up, this release reads {known[1]}")
+    if start != known:
+        raise BadBlobError(f"{blob} starts with {magic!r} version {version}, not {known[0]!r} version {known[1]}")
 
 
 def require_features(blob: str, features: int, readable: int) -> None:

@@ -102,7 +102,7 @@ EDITS = (
     ),
     Edit(
         "position deletes and deletion vectors",
-        "deletes_of", "any(delete.kind is DeleteKind.DELETION_VECTOR for delete in own)", "False",
+        "deletes_of", "any(delete.kind is DeleteKind.DELETION_VECTOR for delete in by_path)", "False",
         "test_a_deletion_vector_stands_for_all_position_deletes_of_its_file",
     ),
     Edit(

@@ -151,7 +151,7 @@ def create_index(
 def _definition(definition: IndexDefinition | None, parameters: Mapping[str, Any]) -> IndexDefinition:
     """The definition that is given as one or by its parameters."""
     if definition is None:
-        known = [own.name for own in fields(IndexDefinition) if not own.name.endswith(("_id", "_ids"))]
+        known = [item.name for item in fields(IndexDefinition) if not item.name.endswith(("_id", "_ids"))]
         if unknown := [key for key in parameters if key not in known]:
             alike = get_close_matches(unknown[0], known, n=1)
             raise DefinitionError(
@@ -231,9 +231,9 @@ def _other_graphs(current: IndexDefinition, requested: IndexDefinition) -> str:
 
 def _droppable_tags(table: Table, name: str) -> list[str]:
     """Tags of an index, without those on packs of versions that a ref of the table's owner points at: these stay."""
-    own = own_tags(table, index_tag(name))
-    kept = (version for version in index_versions(table, name) if not own.issuperset(version.tags))
-    return sorted(own - {pack_tag(name, pack.holder_id) for version in kept for pack in version.packs})
+    our_tags = own_tags(table, index_tag(name))
+    kept = (version for version in index_versions(table, name) if not our_tags.issuperset(version.tags))
+    return sorted(our_tags - {pack_tag(name, pack.holder_id) for version in kept for pack in version.packs})
 
 
 def drop_index(table: Table, name: str) -> tuple[str, ...]:

@@ -247,8 +247,8 @@ class IndexDefinition(Presentation):
 
     def headline(self) -> str:
         """Name, column, metric, and the other parameters that are not the default."""
-        shown = (own for own in fields(self) if not own.name.endswith(("_id", "_ids")))
-        named = {own.name: getattr(self, own.name) for own in shown if getattr(self, own.name) != own.default}
+        shown = (item for item in fields(self) if not item.name.endswith(("_id", "_ids")))
+        named = {item.name: getattr(self, item.name) for item in shown if getattr(self, item.name) != item.default}
         return ", ".join(f"{name}={value!r}" for name, value in {**named, "metric": self.metric.value}.items())
 
     def fields(self) -> dict[str, object]:

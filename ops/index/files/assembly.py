@@ -118,7 +118,7 @@ class Assembly:
         name = f"{plan.files_prefix}-snap-{plan.live.snapshot_id}-{uuid.uuid4().hex}.puffin"
         self._file = BackgroundFile(self._store, name)
         self._pack_files = PackFiles(plan, self._store)
-        self._kept_values = [part.location for own in (kept_values or {}).values() for part in own]
+        self._kept_values = [part.location for parts in (kept_values or {}).values() for part in parts]
         self._shared: tuple[BoundPack, ...] = ()
         self._shared_bytes = 0
         self._packed: list[PackedBlob] = []

@@ -83,7 +83,7 @@ def included_columns(
             is_too_large = part.entry.length > MAX_BLOB_BYTES
             own_part = without_values(part, _TOO_LARGE) if is_too_large else part
             parts[part.field_id][FileSlot(part.entry.slot)] = own_part
-    return [IncludedColumn(field_id, tuple(own[slot] for slot in sorted(own))) for field_id, own in parts.items()]
+    return [IncludedColumn(field_id, tuple(slots[slot] for slot in sorted(slots))) for field_id, slots in parts.items()]
 
 
 def _in_their_slots(
@@ -93,8 +93,8 @@ def _in_their_slots(
     if plan.base is None:
         return {}
     before = plan.base.routing.files
-    own = ((FileSlot(part.entry.slot), part) for part in kept)
-    return {slot: part for slot, part in own if slot < len(files) and files[slot].path == before[slot].path}
+    by_slot = ((FileSlot(part.entry.slot), part) for part in kept)
+    return {slot: part for slot, part in by_slot if slot < len(files) and files[slot].path == before[slot].path}
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ def versions_of(table: Table, definition: IndexDefinition) -> tuple[DerivedVersi
     field_id = find_field_id(table, definition)
     if field_id is None:
         return versions
-    own = distances_text(definition, field_id)
-    return tuple(version for version in versions if version.may_have(own))
+    distances = distances_text(definition, field_id)
+    return tuple(version for version in versions if version.may_have(distances))
 
 
 def why_given_up(table: Table, name: str, snapshot_id: SnapshotId) -> str:

@@ -287,8 +287,8 @@ def _tagged_otherwise(plan: VersionPlan, opened: Sequence[OpenVersion]) -> str:
     other = next((item for item in tagged if not _same_graphs(item, plan.definition)), None)
     if other is None:
         return ""
-    own, others = plan.definition.graph_identity(), other.definition.graph_identity()
-    changed = [f"{name} {others.get(name)}" for name in own if others.get(name) != own[name]]
+    wanted, others = plan.definition.graph_identity(), other.definition.graph_identity()
+    changed = [f"{name} {others.get(name)}" for name in wanted if others.get(name) != wanted[name]]
     return (
         f"; the tag was on a version with {', '.join(changed)}: if that comes again, the index is defined in two "
         "places, such as a settings file and a component"
@@ -319,8 +319,8 @@ def _open_nearest(
         opened += readable
         if version.base_snapshot_id not in ancestors:
             continue
-        own = version.base_snapshot_id == live.snapshot_id
-        if any(_same_graphs(item, definition) and (own or covers_all_older_files(item, live)) for item in readable):
+        exact = version.base_snapshot_id == live.snapshot_id
+        if any(_same_graphs(item, definition) and (exact or covers_all_older_files(item, live)) for item in readable):
             break
     return opened, unreadable
 

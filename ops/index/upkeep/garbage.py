@@ -50,13 +50,13 @@ def collect_garbage(
     """
     reload_table(table)
     location = normalize(table.metadata.location).rstrip("/")
-    store, own = open_storage(location, storage), folder_of(table)
-    cut_off_ms = store.now_ms(f"{location}/{own}") - int(grace.total_seconds() * 1000)
+    store, current = open_storage(location, storage), folder_of(table)
+    cut_off_ms = store.now_ms(f"{location}/{current}") - int(grace.total_seconds() * 1000)
     ours = [
         file
         for folder in FilesFolder
         for file in store.list(f"{location}/{folder}")
-        if folder is own is FilesFolder.OWN or _is_ours(normalize(file.path).removeprefix(f"{location}/{folder}/"))
+        if folder is current is FilesFolder.OWN or _is_ours(normalize(file.path).removeprefix(f"{location}/{folder}/"))
     ]
     reload_table(table)  # after the listing, so that files that were referenced meanwhile stay
     require_all_snapshots(table)
@@ -70,7 +70,7 @@ def collect_garbage(
     referenced |= {
         normalize(entry.statistics_path) for entry in table.metadata.statistics if entry.snapshot_id not in expiring
     }
-    records = tuple(f"{location}/{own.staging}/{name}/{RECORDS}/" for name in defined_names(table))
+    records = tuple(f"{location}/{current.staging}/{name}/{RECORDS}/" for name in defined_names(table))
     doomed, postponed, freed = [], 0, 0
     for file in ours:
         path = normalize(file.path)

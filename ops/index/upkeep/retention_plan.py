@@ -76,11 +76,11 @@ def plan_retention(
     now = int(time.time() * 1000) if now_ms is None else now_ms
     all_versions = versions(table, kind, name)
     tag = version_tag(kind, name)
-    own = own_tags(table, tag)
+    tags = own_tags(table, tag)
     is_dropped = retention.versions is RetentionScope.NONE
-    newest = None if is_dropped else tag_target(table, tag) if tag in own else _newest_untagged(table, all_versions)
-    distances = next((version.distances for version in all_versions if tag in version.tags), "") if tag in own else ""
-    lasting = {name for name in own if name == tag or table.metadata.refs[name].max_ref_age_ms == LASTING_MS}
+    newest = None if is_dropped else tag_target(table, tag) if tag in tags else _newest_untagged(table, all_versions)
+    distances = next((version.distances for version in all_versions if tag in version.tags), "") if tag in tags else ""
+    lasting = {name for name in tags if name == tag or table.metadata.refs[name].max_ref_age_ms == LASTING_MS}
     tagged, parents = _owners_snapshots(table), parents_of_data(table.metadata)
     # the version of main's head needs no tag of its own: the index tag is on it, or returns to it
     pinned = _owners_snapshots(table, but="main") if retention.versions in _WITH_TAGGED else frozenset()
@@ -88,7 +88,7 @@ def plan_retention(
     pin: list[DerivedVersion] = []
     postponed = 0
     for version, reason in _reasons_to_expire(table, all_versions, newest, distances, tagged, retention, now):
-        foreign = [ref for ref in version.tags if ref not in own]
+        foreign = [ref for ref in version.tags if ref not in tags]
         if reason and not foreign and version.index_snapshot_id not in parents:
             if now - version.timestamp_ms <= grace.total_seconds() * 1000:
                 postponed += 1
@@ -100,7 +100,7 @@ def plan_retention(
     for lost in lost_versions(table, kind, name):
         snapshot_id, base_id = SnapshotId(lost.snapshot_id), base_snapshot_id(lost)
         refs = {ref for ref, target in table.metadata.refs.items() if target.snapshot_id == snapshot_id}
-        if base_id is None or snapshot_id in parents or refs - (own if is_dropped else own - {tag}):
+        if base_id is None or snapshot_id in parents or refs - (tags if is_dropped else tags - {tag}):
             continue
         if now - lost.timestamp_ms <= grace.total_seconds() * 1000:
             postponed += 1
@@ -187,8 +187,8 @@ def carry_out_retention(table: Table, tag: str, plan: RetentionPlan) -> tuple[Ex
     BindingError, the errors of `reload_table`.
     """
     for version in plan.pin:
-        own = f"{tag}-{version.base_snapshot_id}"
-        bindings.move_tag(table, own, version.index_snapshot_id, expected_ref=own_tag_target(table, own))
+        pinned = f"{tag}-{version.base_snapshot_id}"
+        bindings.move_tag(table, pinned, version.index_snapshot_id, expected_ref=own_tag_target(table, pinned))
     if not plan.expire:
         return ()
     reload_table(table)

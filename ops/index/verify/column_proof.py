@@ -47,10 +47,10 @@ def attribute_faults(
     by_schema: list[list[ColumnsOfFile]] = [[] for _ in schemas]
     for (number, slot), ids in columns.items():
         by_schema[number].append(ColumnsOfFile(slot, files[slot], tuple(ids)))
-    size = sum(one.size(schema) for own, schema in zip(by_schema, schemas, strict=True) for one in own)
+    size = sum(one.size(schema) for blocks, schema in zip(by_schema, schemas, strict=True) for one in blocks)
     runner = small_work_runner(run.runner, size)
-    for own, schema in zip(by_schema, schemas, strict=True):
-        groups = balanced_groups(own, runner, lambda one: (one.slot, one.file.record_count * len(one.field_ids)))
+    for blocks, schema in zip(by_schema, schemas, strict=True):
+        groups = balanced_groups(blocks, runner, lambda one: (one.slot, one.file.record_count * len(one.field_ids)))
         tasks += [AttributesTask(group, schema, run.storage) for group in groups]
     for part in runner.run(read_attributes, tasks, label="read columns for conditions"):
         for field_id, read in part:

@@ -269,7 +269,7 @@ def _rows_of(
     slots = {expected.files[slot].path: slot for slot, _ in covered.files}
     of_files = balls_of(balls[0], slots) if balls else {}
     if definition.has_graphs:
-        of_files = {slot: own for slot, own in of_files.items() if own}
+        of_files = {slot: found for slot, found in of_files.items() if found}
     runner = small_work_runner(run.runner, 4 * expected.dims * covered.record_count)
     groups = min(len(covered.files), max(_TASKS, 2 * runner.parallelism))
     tasks = [

@@ -121,8 +121,8 @@ def _require_inside(
     index = centroid_blob.decode(reader.read_blob(blob))
     numbers = {path: number for number, path in enumerate(index.files)}
     for part in rows:
-        own = np.flatnonzero(index.file_ordinals == numbers[relative_to(part.path, plan.live.location)])
-        balls = list(zip(index.centroids[own], index.max_distances[own].tolist(), strict=True))
+        ball_numbers = np.flatnonzero(index.file_ordinals == numbers[relative_to(part.path, plan.live.location)])
+        balls = list(zip(index.centroids[ball_numbers], index.max_distances[ball_numbers].tolist(), strict=True))
         if outside := balls and rows_outside(part.vectors, balls):
             fault = f"{outside} of {len(part.vectors)} rows lie outside of its balls"
             raise _coverage_error(where, f"{part.path}: {fault}")

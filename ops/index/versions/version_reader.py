@@ -172,7 +172,7 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         included = {blob.fields[0]: blob for blob in by_type.get(BlobType.INCLUDED, []) if blob.fields}
         centroid, file_size = by_type[BlobType.CENTROID][0], source.size()
         definition = IndexDefinition.from_json(routing.definition)
-        stamps = {(blob.snapshot_id, blob.sequence_number) for own in BlobType for blob in by_type.get(own, [])}
+        stamps = {(blob.snapshot_id, blob.sequence_number) for kind in BlobType for blob in by_type.get(kind, [])}
     except (StorageError, PuffinError, DefinitionError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise NotAnIndexError(f"{path} is not a readable index version: {error}") from error
     if stamps != {(routing.base_snapshot_id, centroid.sequence_number)}:  # a footer has no checksum
@@ -277,7 +277,7 @@ def stored_shards(
     blobs: the blobs of the version's own file, of `file_size` bytes. packs: its packs, in the order of their numbers.
     Raises NotAnIndexError where they do not fit the routing blob.
     """
-    own = _own_blobs(path, blobs, BlobType.SHARD, [entry.length for entry in routing.shards if not entry.pack])
+    in_file = _own_blobs(path, blobs, BlobType.SHARD, [entry.length for entry in routing.shards if not entry.pack])
     entries = [entry.addresses for entry in routing.shards if entry.addresses is not None]
     moved = _own_blobs(path, blobs, BlobType.ADDRESSES, [entry.length for entry in entries])
     if routing.packs > len(packs):
@@ -295,7 +295,7 @@ def stored_shards(
 
     shards = []
     for number, entry in enumerate(routing.shards):
-        blob = located(number, entry) if entry.pack else next(own)
+        blob = located(number, entry) if entry.pack else next(in_file)
         addresses = None if entry.addresses is None else StoredAddresses(next(moved), entry.addresses.sha256)
         runs = tuple(StoredRun(located(number, run), run.count, run.sha256) for run in entry.runs)
         shards.append(StoredShard(blob, addresses, runs))
@@ -306,12 +306,12 @@ def _own_blobs(
     path: str, blobs: Sequence[BlobMetadata], blob_type: BlobType, lengths: Sequence[int]
 ) -> Iterator[ObjectRange]:
     """Where the blobs of one type lie in the version's own file. Raises NotAnIndexError unless they are so long."""
-    own = [ObjectRange(path, blob.offset, blob.length) for blob in blobs if canonical_type(blob.type) == blob_type]
-    if [part.length for part in own] != list(lengths):
+    ranges = [ObjectRange(path, blob.offset, blob.length) for blob in blobs if canonical_type(blob.type) == blob_type]
+    if [part.length for part in ranges] != list(lengths):
         raise NotAnIndexError(
-            f"{path}: its {len(own)} blobs {blob_type} are not the {len(lengths)} of its routing blob"
+            f"{path}: its {len(ranges)} blobs {blob_type} are not the {len(lengths)} of its routing blob"
         )
-    return iter(own)
+    return iter(ranges)
 
 
 def read_centroids(version: OpenVersion, storage: StorageConfig) -> CentroidIndex:

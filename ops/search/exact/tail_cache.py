@@ -108,8 +108,8 @@ class CachedRows:
         if self.coded is not None and len(queries) < FEW_QUERIES and k <= _MAX_BY_CODES:
             addresses, distances = np.full((len(queries), k), -1, np.int64), np.full((len(queries), k), np.inf)
             for number, query in enumerate(queries):
-                rows, own = self._nearest_by_codes(self.coded, query, k, live)
-                addresses[number, : len(rows)], distances[number, : len(rows)] = self.addresses[rows], own
+                rows, row_distances = self._nearest_by_codes(self.coded, query, k, live)
+                addresses[number, : len(rows)], distances[number, : len(rows)] = self.addresses[rows], row_distances
         else:
             top = ExactTopK(queries, k, self.metric)
             chosen = None if live.count() == self.count else live.indices()

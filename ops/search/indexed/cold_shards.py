@@ -297,13 +297,13 @@ class ColdShards:
         if self._opened.definition.holds_vectors:
             distances = self._exact(queries, chosen, reads)
         else:
-            distances = [own.rows.distances for own in chosen]
-        width = max(count, *(len(own.numbers) for own in chosen))
+            distances = [of_query.rows.distances for of_query in chosen]
+        width = max(count, *(len(of_query.numbers) for of_query in chosen))
         files, positions = (np.full((len(queries), width), -1, np.int64) for _ in range(2))
         table = np.full((len(queries), width), np.inf)
-        for query, (own, values) in enumerate(zip(chosen, distances, strict=True)):
+        for query, (of_query, values) in enumerate(zip(chosen, distances, strict=True)):
             filled = slice(0, len(values))
-            files[query, filled], positions[query, filled] = own.numbers, own.rows.row_positions
+            files[query, filled], positions[query, filled] = of_query.numbers, of_query.rows.row_positions
             table[query, filled] = values
         return Candidates(files, positions, table).ordered(count)
 
@@ -311,16 +311,16 @@ class ColdShards:
         """f64[n] of each query: distances of its rows by vectors, which must be what the codes stand for."""
         ranges = [
             self._vector_range(shard, node)
-            for own in chosen
-            for shard, node in zip(own.shards.tolist(), own.rows.nodes.tolist(), strict=True)
+            for of_query in chosen
+            for shard, node in zip(of_query.shards.tolist(), of_query.rows.nodes.tolist(), strict=True)
         ]
         dtype = np.dtype("<f4" if self._opened.definition.vectors == "f32" else "<f2")
         parts = iter(self._read(ranges, reads))
         out = []
-        for number, own in enumerate(chosen):
-            data = b"".join(next(parts) for _ in range(len(own.numbers)))
+        for number, of_query in enumerate(chosen):
+            data = b"".join(next(parts) for _ in range(len(of_query.numbers)))
             vectors = np.frombuffer(data, dtype).astype(np.float32).reshape(-1, self._opened.routing.dims)
-            if not are_coded(vectors, own.rows.vectors, own.rows.roundings[:, None]):  # they have no checksum
+            if not are_coded(vectors, of_query.rows.vectors, of_query.rows.roundings[:, None]):  # they have no checksum
                 raise ChecksumError("a vector is not what its codes in the cells stand for")
             every = np.arange(len(vectors))
             metric = self._opened.definition.metric
@@ -343,7 +343,7 @@ class ColdShards:
         if not by_path:
             return []
         planned = {
-            path: coalesced([(own.offset, own.length) for own in parts], gap=_GAP) for path, parts in by_path.items()
+            path: coalesced([(item.offset, item.length) for item in parts], gap=_GAP) for path, parts in by_path.items()
         }
         reads.rounds += 1
         reads.requests += sum(map(len, planned.values()))

@@ -99,10 +99,10 @@ class ConjunctionSearch:
             return None
         lists: list[Lists] = []
         for part in parts:
-            own = self._lists.get(part) or self._new_lists(part)
-            if own is None:
+            found = self._lists.get(part) or self._new_lists(part)
+            if found is None:
                 return None
-            lists.append(own)
+            lists.append(found)
         return tuple(lists) if prod(map(len, lists)) <= _MAX_COMBINATIONS else None
 
     def search(
@@ -120,24 +120,24 @@ class ConjunctionSearch:
         every = list(chain.from_iterable(combinations))
         lists = np.fromiter(chain.from_iterable(every), np.int32)
         starts = np.append(0, np.cumsum([len(combination) for combination in every]))
-        of_queries = np.append(0, np.cumsum([len(own) for own in combinations]))
+        of_queries = np.append(0, np.cumsum([len(of_query) for of_query in combinations]))
         firsts = range(0, len(queries), _QUERIES_PER_BLOCK)
 
         def search_block(first: int) -> tuple[list[Hits], list[ShardWork], I64]:
-            own = slice(first, first + _QUERIES_PER_BLOCK)
+            block = slice(first, first + _QUERIES_PER_BLOCK)
             parts = of_queries[first : first + _QUERIES_PER_BLOCK + 1]
             ends = starts[parts[0] : parts[-1] + 1]
             rows = common_rows(postings, lists[ends[0] : ends[-1]], ends - ends[0], nodes.of_rows, limit)
             rows = _of_queries(rows, parts - parts[0], limit)
-            return *_nearest(self._version, nodes, queries[own], rows, k, first), rows.counts
+            return *_nearest(self._version, nodes, queries[block], rows, k, first), rows.counts
 
         if self._threads == 1 or len(firsts) < 2:
             blocks = [search_block(first) for first in firsts]
         else:
             with ThreadPoolExecutor(self._threads) as pool:
                 blocks = list(pool.map(search_block, firsts))
-        hits = [Hits.none(), *chain.from_iterable(own for own, _, _ in blocks)]
-        counts = np.concatenate([np.empty(0, np.int64), *(own for _, _, own in blocks)])
+        hits = [Hits.none(), *chain.from_iterable(part for part, _, _ in blocks)]
+        counts = np.concatenate([np.empty(0, np.int64), *(part for _, _, part in blocks)])
         answer = SourceAnswer(
             Hits.ranked(hits, None if directions else k),
             int(np.count_nonzero(counts >= 0)),
@@ -226,8 +226,8 @@ def _nearest(
         vectors = shard.searcher.coded or shard.vectors
         if vectors is None:
             raise TypeError(f"shard {shard_id} has no vectors, and the version is not lean")
-        own = rows.starts, rows.nodes
-        nearest = nearest_listed(vectors, version.metric, queries, own, k, first=first_node, doubt=doubt)
+        listed = rows.starts, rows.nodes
+        nearest = nearest_listed(vectors, version.metric, queries, listed, k, first=first_node, doubt=doubt)
         candidates, numbers = shard.candidates(nearest.nodes, nearest.distances), nearest.queries + first
         hits.append(Hits(numbers, np.zeros_like(numbers), candidates.files, candidates.positions, nearest.distances))
         probing = int(np.count_nonzero(nearest.compared))

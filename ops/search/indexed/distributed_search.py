@@ -170,8 +170,8 @@ class DistributedVersion:
         for rows in _parts(queries, k * len(shares)):
             results = self._run(self._runner, queries[rows], shares, request, blocks=1)[0]
             nearest.append(merge_sorted([result.candidates for result in results], k))
-        for own in filter(None, (result.skipped for result in results)):  # each part reads the same rows
-            skipped.add(own.count, own.first)
+        for part in filter(None, (result.skipped for result in results)):  # each part reads the same rows
+            skipped.add(part.count, part.first)
         return _stacked(nearest), sum(result.scanned for result in results)
 
     def _run(

@@ -51,7 +51,7 @@ class GroundTruth:
         nearest = is_row & (candidates.distances <= limits)
         addresses = addresses_of(candidates.files, candidates.positions)
         rows, distances = (
-            tuple(own[chosen] for own, chosen in zip(array, nearest, strict=True))
+            tuple(part[chosen] for part, chosen in zip(array, nearest, strict=True))
             for array in (addresses, candidates.distances)
         )
         return cls(rows, distances, candidates.distances[:, :k], nearest[:, -1])

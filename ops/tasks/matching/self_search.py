@@ -165,10 +165,10 @@ def _search_drawn(
 
     The rows of a sample lie side by side in the table, and may all be hard to reach in a graph that is sound.
     """
-    own = np.flatnonzero(is_live)
-    drawn = np.sort(np.random.default_rng(len(own)).choice(own, min(_DRAWN, len(own)), replace=False))
+    nodes = np.flatnonzero(is_live)
+    drawn = np.sort(np.random.default_rng(len(nodes)).choice(nodes, min(_DRAWN, len(nodes)), replace=False))
     queries = _stored(shard, drawn)
-    answers = search_by_defaults(searcher, shard, queries, min(MEASURED_K + 1, len(own)), threads=threads)
+    answers = search_by_defaults(searcher, shard, queries, min(MEASURED_K + 1, len(nodes)), threads=threads)
     return len(drawn), int(_is_returned(shard, drawn, answers, queries).sum())
 
 

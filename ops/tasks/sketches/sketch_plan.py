@@ -42,7 +42,7 @@ def plan_tasks(
     by_task = _by_file(ordered, min(count, _most_tasks(ordered, parallelism)))
     shares = _shares(by_task, image_bytes)
     return [
-        SketchTask(storage, schema, own, threads, together, share) for own, share in zip(by_task, shares, strict=True)
+        SketchTask(storage, schema, task, threads, together, share) for task, share in zip(by_task, shares, strict=True)
     ]
 
 
@@ -95,8 +95,8 @@ def _shares(by_task: Sequence[Sequence[FilePart]], image_bytes: int) -> list[int
     shares = [0] * len(by_task)
     first_parts = [
         (-file_part.file.record_count, file_part.file.path, number, _most_bytes(file_part))
-        for number, own in enumerate(by_task)
-        for file_part in {file_part.file.path: file_part for file_part in own}.values()
+        for number, task in enumerate(by_task)
+        for file_part in {file_part.file.path: file_part for file_part in task}.values()
     ]
     for _, _, number, size in sorted(first_parts):
         shares[number] += min(size, image_bytes)
