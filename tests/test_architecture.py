@@ -153,6 +153,13 @@ def test_every_folder_stands_in_the_page_on_architecture() -> None:
     assert set(re.findall(r"^\| `([\w/]+)` \|", page, re.MULTILINE)) == rooms
 
 
+def test_a_name_stands_in_the_file_where_the_page_on_architecture_has_it() -> None:
+    page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    placed = re.findall(r"`(\w+)` in `([\w/]+\.py)`", page)
+    assert placed
+    assert [item for item in placed if not re.search(rf"\b{item[0]}\b", text_of(REPOSITORY / item[1]))] == []
+
+
 def test_what_is_borrowed_from_inside_pyiceberg_is_written_down() -> None:
     private = re.compile(r"^    _\w+,$|from pyiceberg\S* import .*\b_\w+|# noqa: SLF001", re.MULTILINE)
     catalog = [path for path in modules() if path.parent.name in {"catalog", "binding", "table"}]
