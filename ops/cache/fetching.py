@@ -29,9 +29,9 @@ from icepuffin.ops.model import ObjectRange, StorageConfig, StoredRun, StoredSha
 from icepuffin.ops.shards.shard_codes import as_kernels_take
 from icepuffin.ops.shards.shard_reader import RunsReader, differing_run
 from icepuffin.ops.storage import open_storage
-from icepuffin.puffin.blobs.sections import SectionEntry
 from icepuffin.puffin.blobs.shard_blob import ShardReader, require_finite
 from icepuffin.puffin.blobs.shard_header import OF_CELLS, Section, ShardHeader, is_unknown, most_decoded
+from icepuffin.puffin.blobs.shard_sections import SectionEntry
 from icepuffin.puffin.errors import BadBlobError, BlobTooLargeError, ChecksumError
 from icepuffin.puffin.sources import BytesSource
 from icepuffin.puffin.transient import transient

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.puffin.blobs.formats import require_format
-from icepuffin.puffin.blobs.sections import compress_frames, decompress_frames
 from icepuffin.puffin.blobs.shard_header import most_location_bytes
+from icepuffin.puffin.blobs.shard_sections import compress_frames, decompress_frames
 from icepuffin.puffin.errors import BadBlobError, ChecksumError
 from icepuffin.puffin.varint import decode_signed, encode_signed
 

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from icepuffin.puffin.blobs import addresses_blob
 from icepuffin.puffin.blobs.addresses_blob import Addresses, decode_locations, encode_locations
 from icepuffin.puffin.blobs.cells_blob import CellDirectory, ShardCells
-from icepuffin.puffin.blobs.sections import SectionEntry, compress_frames, decompress_frames
 from icepuffin.puffin.blobs.shard_header import (
     ALIGNMENT,
     CODE_BITS,
@@ -27,6 +26,7 @@ from icepuffin.puffin.blobs.shard_header import (
     section_name,
     start_of_sections,
 )
+from icepuffin.puffin.blobs.shard_sections import SectionEntry, compress_frames, decompress_frames
 from icepuffin.puffin.errors import BadBlobError, BlobTooLargeError, ChecksumError
 from icepuffin.puffin.sources import BytesSource, RangeSource
 from icepuffin.puffin.varint import (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from icepuffin.puffin.blobs.formats import COMMON, require_features, require_format
-from icepuffin.puffin.blobs.sections import SectionEntry
+from icepuffin.puffin.blobs.shard_sections import SectionEntry
 from icepuffin.puffin.errors import BadBlobError, ChecksumError
 from icepuffin.puffin.sources import RangeSource
 from icepuffin.puffin.types import MAX_DIMS, MAX_METRIC

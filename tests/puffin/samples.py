@@ -25,9 +25,9 @@ from icepuffin.puffin.blobs.included_columns_blob import (
     raw_block,
 )
 from icepuffin.puffin.blobs.routing_blob import AddressesEntry, CoveredFile, Routing, ShardEntry, VectorRun
-from icepuffin.puffin.blobs.sections import SectionEntry
 from icepuffin.puffin.blobs.shard_blob import Shard, ShardCodes, stored_vectors
 from icepuffin.puffin.blobs.shard_header import ALIGNMENT, read_header, start_of_sections
+from icepuffin.puffin.blobs.shard_sections import SectionEntry
 from icepuffin.puffin.sources import BytesSource
 
 

@@ -26,7 +26,7 @@ from icepuffin.puffin.blobs import (
 from icepuffin.puffin.blobs.cursor import Cursor
 from icepuffin.puffin.blobs.deletion_vector_blob import decode_roaring64, encode_roaring64
 from icepuffin.puffin.blobs.routing_blob import AddressesEntry
-from icepuffin.puffin.blobs.sections import FRAME_BYTES, compress_frames, decompress_frames
+from icepuffin.puffin.blobs.shard_sections import FRAME_BYTES, compress_frames, decompress_frames
 from icepuffin.puffin.blobs.sketch_directory_blob import DirectoryEntry, SketchDirectory
 from icepuffin.puffin.codec import compress
 from icepuffin.puffin.errors import (

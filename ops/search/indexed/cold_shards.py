@@ -27,8 +27,8 @@ from icepuffin.puffin import BytesSource
 from icepuffin.puffin.blobs import addresses_blob
 from icepuffin.puffin.blobs.addresses_blob import Addresses
 from icepuffin.puffin.blobs.cells_blob import CellDirectory, directory_bytes
-from icepuffin.puffin.blobs.sections import SectionEntry
 from icepuffin.puffin.blobs.shard_header import MAX_SECTIONS, Section, ShardHeader, read_header, start_of_sections
+from icepuffin.puffin.blobs.shard_sections import SectionEntry
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, PuffinError
 
 MAX_QUERIES = 8
