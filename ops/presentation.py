@@ -19,9 +19,10 @@ _CELL = "padding:0.15em 1em 0.15em 0;vertical-align:top;white-space:pre-wrap;bor
 
 def printable(value: object, width: int) -> str:
     """A value as text of at most `width` letters, without those that do not print; the last one shows whether it is
-    cut.
+    cut. Bytes are hexadecimal, as in JSON.
     """
-    text = "".join(letter if letter.isprintable() else " " for letter in str(value))
+    plain = value.hex() if isinstance(value, bytes) else str(value)
+    text = "".join(letter if letter.isprintable() else " " for letter in plain)
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 

@@ -306,6 +306,10 @@ def _distinct(report: TableReport) -> Markup | None:
 
 def _histogram(column: ValueCounts) -> Markup:
     text = f"{plural(column.distinct, 'value')} in {plural(column.rows, 'live row')}"
+    if column.nulls:
+        text += f", {column.nulls:,} of them without a value"
+    if column.not_finite:
+        text += f"; {column.not_finite:,} of NaN or infinity are not drawn"
     if column.unread_files:
         text += f"; {plural(column.unread_files, 'data file')} left out, whose values the version lacks"
     bars = [Bar(f"{value or 'no value'}: {rows:,} rows", (("a", rows),)) for value, rows in column.counts]

@@ -197,6 +197,16 @@ def test_filter_columns_have_the_rows_of_their_values(page: Page) -> None:
         assert shown[shown.index(f"section {number}") + 1] == "1,020"
 
 
+def test_rows_that_no_bar_shows_are_counted_beside_them(report: TableReport) -> None:
+    (shown,) = report.values["e"]
+    other = replace(
+        shown, rows=90, distinct=1, nulls=7, not_finite=1_003, counts=(("", 0), ("4 to 5", 3)), unread_files=0
+    )
+    texts = Page(report_page(replace(report, values={"e": (other,)}))).texts
+    assert "1 value in 90 live rows, 7 of them without a value; 1,003 of NaN or infinity are not drawn" in texts
+    assert "no value: 0 rows" in texts
+
+
 def test_an_estimate_is_about_a_share_of_the_rows_and_never_more_than_all(report: TableReport) -> None:
     counted = report.snapshots[1].snapshot_id
     distinct = {"above": {counted: 5_136}, "below": {counted: 4_500}, "exact": {counted: 510}}

@@ -9,6 +9,7 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 import icepuffin
@@ -88,6 +89,7 @@ def test_values_have_the_rows_that_a_scan_finds(counts: dict[str, ValueCounts], 
     expected = Counter(str(value) for values in of_rows for value in values if value is not None)
     shown = counts[column]
     assert (shown.rows, shown.distinct, shown.ends, shown.unread_files) == (len(rows), len(expected), None, 0)
+    assert shown.nulls == rows[column].null_count
     assert [number for _, number in shown.counts] == sorted(expected.values(), reverse=True)[:BARS]
     assert all(expected[value] == number for value, number in shown.counts)
 
@@ -97,9 +99,42 @@ def test_ranges_have_the_rows_that_a_scan_finds(counts: dict[str, ValueCounts], 
     values = sorted(it for it in rows[column].to_pylist() if not isinstance(it, float) or math.isfinite(it))
     shown = counts[column]
     assert (shown.ends, len(shown.counts)) == ((str(values[0]), str(values[-1])), BARS)
+    assert (shown.nulls, shown.not_finite) == (0, len(rows) - len(values))
     width, expected = (values[-1] - values[0]) / BARS, [list[object]() for _ in range(BARS)]
     for value in values:
         expected[min(int((value - values[0]) / width), BARS - 1)].append(value)
     assert [(text, number) for text, number in shown.counts] == [
         (f"{part[0]} to {part[-1]}" if part else "", len(part)) for part in expected
     ]
+
+
+ODD = {
+    "large": ([2**63 - 1 - number for number in range(60)], pa.int64()),
+    "both ends": ([-(2**63), 2**63 - 1, *range(58)], pa.int64()),
+    "wide": ([sign * 1.7e308 / (1 + number) for number in range(30) for sign in (1, -1)], pa.float64()),
+    "eternal": (range(2**60, 2**60 + 60), pa.timestamp("us")),
+    "bytes": ([bytes([number % 3, 60]) for number in range(60)], pa.binary()),
+    "long": ([("x" * 10_000, "", " ", "\x1b[31m\u202e")[number % 4] for number in range(60)], pa.string()),
+    "lists": ([None, [], [None], [7, 7, None]] * 15, pa.list_(pa.int64())),
+    "nothing": ([None] * 60, pa.string()),
+}
+
+
+def test_odd_values_are_counted_as_any(sql_catalog: Catalog) -> None:
+    arrays = {name: pa.array(values, pa.int64()).cast(kind) if name == "eternal" else pa.array(values, kind)
+              for name, (values, kind) in ODD.items()}  # fmt: skip
+    rows = pa.table({"embedding": pa.array(vectors_of(np.arange(60)).tolist(), pa.list_(pa.float32())), **arrays})
+    unmeasured = {"write.metadata.metrics.column.eternal": "none"}  # PyIceberg has no such time
+    table = sql_catalog.create_table("db.t", rows.schema, properties=unmeasured)
+    table.append(rows)
+    icepuffin.create_index(table, replace(DEFINITION, shards=1, filters=tuple(ODD)))
+    icepuffin.refresh(table, threads=1)
+    counts = {it.column: it for it in value_counts(table.refresh(), "e", STORAGE, "main")}
+    assert [text for text, _ in counts["bytes"].counts] == ["003c", "013c", "023c"]
+    assert {number for _, number in counts["large"].counts} == {2, 3}, "ranges of 2.5 values each"
+    assert [number for _, number in counts["both ends"].counts] == [1, *[0] * 11, 58, *[0] * 10, 1]
+    assert counts["wide"].ends == ("-1.7e+308", "1.7e+308")
+    assert [sum(number for _, number in counts[name].counts) for name in ("large", "wide", "eternal")] == [60] * 3
+    assert {text for text, _ in counts["long"].counts} == {"x" * 79 + "…", '""', '" "', " [31m "}
+    assert (counts["lists"].nulls, counts["lists"].counts) == (45, (("7", 15),))
+    assert (counts["nothing"].rows, counts["nothing"].nulls, counts["nothing"].counts) == (60, 60, ())
