@@ -25,6 +25,7 @@ from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.index.upkeep.recall_history import recall_drift, recall_history
+from icepuffin.ops.messages import readable_share
 from icepuffin.ops.model import Action
 from icepuffin.ops.recall.confidence import confidence_interval
 from icepuffin.ops.resources import Engine
@@ -122,8 +123,8 @@ def _recall_in_words(definition: IndexDefinition, report: IndexReport) -> str:
         return plain_text(f"Nothing to index: {report.reason}.")
     if report.recall is None:
         return f"Nothing to measure: {_WITHOUT_GRAPHS}."
-    required = f"at least {definition.target_recall:.0%} is required"
-    return f"Searches find {report.recall:.1%} of the 10 nearest rows; {required}."
+    required = f"at least {100 * definition.target_recall:g}% is required"
+    return f"Searches find {readable_share(report.recall)} of the 10 nearest rows; {required}."
 
 
 def layout_result(report: IndexReport) -> dg.AssetCheckResult:
@@ -170,8 +171,8 @@ def _description(spec: TableSpec, definition: IndexDefinition) -> str:
     """What the index is for, what a partition is, and how it is searched."""
     column = plain_text(f"column {definition.column} of {spec.identifier} ({definition.metric} distance)")
     how = (
-        f"A version is published only if searches find at least {definition.target_recall:.0%} of the nearest rows "
-        "(recall)."
+        "A version is published only if searches find at least "
+        f"{100 * definition.target_recall:g}% of the nearest rows (recall)."
         if definition.has_graphs
         else "It has balls around the vectors of each data file, and answers are exact."
     )
@@ -215,8 +216,8 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
                     check_name="tombstones",
                     passed=report.tombstone_ratio <= current.rebuild_ratio,
                     severity=dg.AssetCheckSeverity.WARN,
-                    description=f"{report.tombstone_ratio:.1%} of the nodes have no row any more; a shard is rebuilt "
-                    f"over {current.rebuild_ratio:.0%}.",
+                    description=f"{readable_share(report.tombstone_ratio)} of the nodes have no row any more; a shard "
+                    f"is rebuilt over {100 * current.rebuild_ratio:g}%.",
                     metadata={"tombstone ratio": report.tombstone_ratio, "rebuild at": current.rebuild_ratio},
                 ),
                 layout_result(report),

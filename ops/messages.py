@@ -29,17 +29,27 @@ def counted(counts: Mapping[str, int]) -> str:
 
 def readable_bytes(count: float) -> str:
     """`14.9 KiB`."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if count < _KILO:
-            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
+    if count < _KILO:
+        return plural(round(count), "byte")
+    for unit in ("KiB", "MiB", "GiB"):
         count /= _KILO
-    return f"{count:,.1f} TiB"
+        if round(count, 1) < _KILO:
+            return f"{count:,.1f} {unit}"
+    return f"{count / _KILO:,.1f} TiB"
+
+
+def readable_share(share: float, digits: int = 1) -> str:
+    """`98.5%`; `>99.9%` where a little is missing from all, `<0.1%` where it is a little more than nothing."""
+    least, text = 10.0 ** -(digits + 2), f"{share:.{digits}%}"
+    if share < 1 and text == f"{1:.{digits}%}":
+        return f">{1 - least:.{digits}%}"
+    return f"<{least:.{digits}%}" if share > 0 and text == f"{0:.{digits}%}" else text
 
 
 def readable_count(count: float) -> str:
     """`9,999`, `60.3 k`, `1.2 M`, `0.985`."""
     for least, size, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
-        if abs(count) >= least:
+        if abs(count) >= least * (1 - 5e-5):  # rounded it is the next unit's
             return f"{f'{count / size:,.1f}'.removesuffix('.0')} {unit}"
     return f"{count:,.0f}" if count == int(count) else f"{count:,.4g}"
 

@@ -13,7 +13,7 @@ from icepuffin.assets.report.table_report import TableReport, ndv_bounds
 from icepuffin.assets.report.value_counts import ValueCounts
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.binding.measurements import Measurement
-from icepuffin.ops.messages import plural, readable_bytes, readable_count, readable_seconds
+from icepuffin.ops.messages import plural, readable_bytes, readable_count, readable_seconds, readable_share
 from icepuffin.ops.model import CREATED_BY, Action
 from icepuffin.ops.recall.curves import Width
 from icepuffin.ops.recall.measured_points import MeasuredPoint
@@ -187,7 +187,7 @@ def _index(index: IndexDescription, report: TableReport) -> Markup:
     if shown is not None:
         dead = sum(shard.tombstones for shard in shown.shards)
         facts["version of snapshot"] = PageCell(str(shown.base_snapshot_id))
-        facts["tombstones"] = PageCell(f"{shown.tombstone_ratio:.1%}", title=f"{dead:,}")
+        facts["tombstones"] = PageCell(readable_share(shown.tombstone_ratio), title=f"{dead:,}")
     histograms = map(_histogram, report.values.get(definition.name, ()))
     return _section(
         f"Index {definition.name}",
@@ -208,7 +208,9 @@ def _version_figures(index: IndexDescription, shown: Overview) -> Iterable[Marku
         styles = (("rows", "a"), ("later rows", "b"), ("tombstones", "e"))
         yield _figure("Rows of each shard", shards_chart(shown), _legend(styles))
     head = [("in the version", "a", shown.rows_covered), ("scanned by searches", "c", index.tail)]
-    text = f"{shown.coverage:.1%} of {plural(shown.rows, 'row')} in files of the head, deleted ones included"
+    text = (
+        f"{readable_share(shown.coverage)} of {plural(shown.rows, 'row')} in files of the head, deleted ones included"
+    )
     files = _shares("Files of the head", text, head, _number)
     sizes = ((name, size) for name, size in shown.bytes_by_part.items() if size)
     parts = [(name, style, size) for (name, size), style in zip(sizes, _PART_STYLES, strict=False)]
@@ -224,7 +226,7 @@ def _shares(title: str, text: str, parts: Sequence[tuple[str, str, int]], cell: 
     for name, style, size in parts:
         width = _STRIP * size / total
         shapes.append(element("rect", class_=style, x=f"{x:.1f}", y=0, width=f"{max(width - 2, 0):.1f}", height=20))
-        items.append((joined(_key(style), name), joined(_span(cell(size)), f", {size / total:.0%}")))
+        items.append((joined(_key(style), name), joined(_span(cell(size)), f", {readable_share(size / total, 0)}")))
         x += width
     return joined(element("h3", title), element("p", text), _strip(text, shapes), _fields(items, "parts"))
 
@@ -327,7 +329,7 @@ def _share_of_rows(ndv: int, rows: int | None) -> PageCell:
         return _UNKNOWN
     low, high = ndv_bounds(ndv)
     share = min(ndv / rows, 1.0)
-    return PageCell(f"{share:.1%}" if low == high else f"about {share:.0%}", share, f"{ndv:,} of {rows:,} rows")
+    return PageCell(readable_share(share) if low == high else f"about {share:.0%}", share, f"{ndv:,} of {rows:,} rows")
 
 
 def _between(ndv: int) -> str:

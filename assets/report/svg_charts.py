@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from icepuffin.assets.report.markup import Child, Markup, element, joined
-from icepuffin.ops.messages import plural, readable_count
+from icepuffin.ops.messages import plural, readable_count, readable_share
 from icepuffin.ops.search.overview import Overview
 
 WIDTH, HEIGHT = 360, 190
@@ -150,7 +150,7 @@ def shards_chart(view: Overview) -> Markup:
         )
         for it in view.shards
     ]
-    label = f"rows of {plural(len(bars), 'shard')}; grey: tombstones, {view.tombstone_ratio:.1%}"
+    label = f"rows of {plural(len(bars), 'shard')}; grey: tombstones, {readable_share(view.tombstone_ratio)}"
     return bar_chart(bars, Axes(label, label, ends=("shard 0", f"shard {len(bars) - 1}")))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icepuffin.ops.messages import plural
+from icepuffin.ops.messages import plural, readable_share
 from icepuffin.ops.model import ShardId, SnapshotId
 from icepuffin.ops.presentation import SHOWN_ROWS, Grid, Presentation
 from icepuffin.ops.process.stage_clock import StageClock
@@ -296,8 +296,8 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
     if profile.condition:
         yield "condition", profile.condition
     if (pruning := profile.pruning) is not None:
-        share = f"{pruning.files_pruned:,} of {pruning.files:,} files and {pruning.share:.1%} of the rows out of reach"
-        yield "pruning", f"{share}; {pruning.why}"
+        files = f"{pruning.files_pruned:,} of {pruning.files:,} files"
+        yield "pruning", f"{files} and {readable_share(pruning.share)} of the rows out of reach; {pruning.why}"
     if (certificate := profile.certificate) is not None:
         yield "certified", _proof(certificate, "row" if profile.matching_rows is None else "matching row")
     if (cold := profile.cold) is not None:

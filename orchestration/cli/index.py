@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icepuffin.ops.messages import plural, readable_bytes
+from icepuffin.ops.messages import plural, readable_bytes, readable_share
 from icepuffin.ops.presentation import Grid
 from icepuffin.orchestration.cli.output import (
     confirm,
@@ -249,7 +249,7 @@ def _show(context: TableContext, description: "IndexDescription") -> None:
 def version_facts(overview: "Overview") -> dict[str, str]:
     """What a version has and takes, by a short name, in words."""
     facts = {
-        "tombstones": f"{overview.tombstone_ratio:.1%} of the nodes" if overview.shards else "",
+        "tombstones": f"{readable_share(overview.tombstone_ratio)} of the nodes" if overview.shards else "",
         "covers": _coverage(overview),
         "takes": _storage(overview),
         "stores": _included(overview),
@@ -261,7 +261,7 @@ def _coverage(overview: "Overview") -> str:
     head = overview.head_snapshot_id
     behind = "" if overview.base_snapshot_id == head else f"; the head is snapshot {head}"
     rows = f"{overview.rows_covered:,} of {overview.rows:,} rows in files of the head, deleted ones included"
-    return f"{overview.coverage:.1%}, {rows}{behind}"
+    return f"{readable_share(overview.coverage)}, {rows}{behind}"
 
 
 def _storage(overview: "Overview") -> str:
@@ -300,7 +300,7 @@ def _shards(title: str, overview: "Overview") -> Grid:
             shard.shard,
             f"{shard.nodes:,}",
             f"{shard.live:,}",
-            f"{shard.tombstones / shard.nodes if shard.nodes else 0.0:.1%}",
+            readable_share(shard.tombstones / shard.nodes if shard.nodes else 0.0),
             f"{shard.recall:.4f}" + "*" * bool(shard.changed),
             f"{shard.bytes / 1024:,.0f}",
             "" if shard.routed else "later rows, always probed",

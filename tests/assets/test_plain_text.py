@@ -50,10 +50,11 @@ def test_names_of_a_table_show_as_they_are_in_all_its_descriptions() -> None:
     settings = TableSettings(
         catalog=f"lake {ODD}", name=table, watched_refs=("main", ODD), recall_reports="file:///reports"
     )
-    index = IndexDefinition(name="e", column=ODD)
+    index = IndexDefinition(name="e", column=ODD, target_recall=0.975)
     spec = TableSpec(settings, (index,), note=f"Beware of {ODD}.")
     engine = Engine(spark_conf={}, threads=1, driver_only_rows=0)
     texts = [shown(text) for text in descriptions(table_definitions(spec, GarbageSettings(), engine))]
+    assert [text for text in texts if "at least 97.5% of the nearest rows (recall)" in text]
     about = [text for text in texts if ODD in text]
     assert not [text for text in texts if "<" in text.replace(ODD, "")]
     assert len(about) == 8  # the table, its sketches and its index, the sensor and four jobs

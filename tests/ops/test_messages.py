@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from icepuffin.ops.imports import remedy
-from icepuffin.ops.messages import MAX_LISTED, listed, plural, readable_count, readable_seconds
+from icepuffin.ops.messages import (
+    MAX_LISTED,
+    listed,
+    plural,
+    readable_bytes,
+    readable_count,
+    readable_seconds,
+    readable_share,
+)
 
 
 @pytest.mark.parametrize(
@@ -23,11 +31,28 @@ def test_a_count_of_one_has_a_noun_in_the_singular(count: float, noun: str, text
     assert plural(count, noun) == text
 
 
-def test_counts_and_seconds_have_three_digits_or_so() -> None:
-    counts = {7: "7", 9_999: "9,999", 60_300: "60.3 k", 999_999: "1,000 k", 1_200_000: "1.2 M", 0.985: "0.985"}
-    assert [readable_count(count) for count in counts] == [*counts.values()]
-    seconds = {0.04: "0.04 s", 5: "5.0 s", 12: "12 s", 204: "3.4 min", 171_179: "47.5 h", 432_000: "5 days"}
-    assert [readable_seconds(number) for number in seconds] == [*seconds.values()]
+def test_amounts_have_three_digits_or_so_and_the_unit_that_they_are_rounded_to() -> None:
+    counts = {
+        0: "0", 7: "7", 9_999: "9,999", 9_999.6: "10 k", 60_312: "60.3 k", 999_949: "999.9 k", 999_950: "1 M",
+        1.2e6: "1.2 M", 999_960_000: "1 G", 5e9: "5 G", 0.98512: "0.9851",
+    }  # fmt: skip
+    assert {count: readable_count(count) for count in counts} == counts
+    seconds = {
+        0: "0 s", 0.042: "0.04 s", 5: "5.0 s", 9.96: "10 s", 12: "12 s", 200: "3.3 min", 171_179: "47.5 h",
+        432_000: "5 days",
+    }  # fmt: skip
+    assert {number: readable_seconds(number) for number in seconds} == seconds
+    sizes = {
+        0: "0 bytes", 1: "1 byte", 1_023: "1,023 bytes", 1_024: "1.0 KiB", 15_230: "14.9 KiB", 2**20 - 1: "1.0 MiB",
+        5_000_000_000: "4.7 GiB", 2**40 - 1: "1.0 TiB", 2**51: "2,048.0 TiB",
+    }  # fmt: skip
+    assert {size: readable_bytes(size) for size in sizes} == sizes
+
+
+def test_a_share_is_all_or_nothing_only_where_it_is() -> None:
+    shares = {0: "0.0%", 1e-9: "<0.1%", 0.0006: "0.1%", 0.5: "50.0%", 0.9994: "99.9%", 0.99999: ">99.9%", 1: "100.0%"}
+    assert {share: readable_share(share) for share in shares} == shares
+    assert [readable_share(share, 0) for share in (0, 0.004, 0.5, 0.996, 1)] == ["0%", "<1%", "50%", ">99%", "100%"]
 
 
 def test_what_is_missing_is_installed_by_the_extra_that_brings_it() -> None:

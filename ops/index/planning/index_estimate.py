@@ -170,7 +170,7 @@ def _shard(
     grown = round(entry.all_bytes * nodes / max(1, entry.count))
     grown = grown if entry.count else round(nodes * _node_bytes(plan, dims))
     if tombstones > ratio * nodes:
-        how, why = How.REBUILT, f"{tombstones / max(1, nodes):.0%} of its nodes are tombstones, over {ratio:.0%}"
+        how, why = How.REBUILT, f"{tombstones / max(1, nodes):.1%} of its nodes are tombstones, over {100 * ratio:g}%"
         read, written = entry.all_bytes, round(grown * (nodes - tombstones) / max(1, nodes))
     elif insert:
         how, why, read, written = How.INSERTED, "it takes rows that are new", entry.all_bytes, grown

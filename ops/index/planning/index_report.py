@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from icepuffin.ops.index.upkeep.retention_plan import ExpiredVersion
 from icepuffin.ops.index.verify.self_search_proof import SelfSearch
 from icepuffin.ops.index.versions.layout_fit import LayoutFit
-from icepuffin.ops.messages import counted, listed, plural, readable_bytes, readable_seconds
+from icepuffin.ops.messages import counted, listed, plural, readable_bytes, readable_seconds, readable_share
 from icepuffin.ops.model import MIB, Action, How, ShardId, SnapshotId
 from icepuffin.ops.presentation import Grid, Presentation
 from icepuffin.ops.recall.confidence import confidence_interval
@@ -155,7 +155,9 @@ class VersionRecall:
             "in shards unchanged since they were measured": self.rows_unchanged,
             "in shards not measured since they lost rows": self.rows_outdated,
         }
-        return ", ".join(f"{count / rows:.0%} of the rows {where}" for where, count in parts.items() if count)
+        return ", ".join(
+            f"{readable_share(count / rows, 0)} of the rows {where}" for where, count in parts.items() if count
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -239,7 +241,9 @@ class IndexReport(Presentation):
         fields = {
             "action": f"{self.action}: {self.reason}",
             "rows": ", ".join(filter(None, (live, counted(changes | others)))),
-            "tombstones": f"{self.tombstones:,}, {self.tombstone_ratio:.1%} of the nodes" if self.tombstones else "",
+            "tombstones": f"{self.tombstones:,}, {readable_share(self.tombstone_ratio)} of the nodes"
+            if self.tombstones
+            else "",
             "shards": counted(shards) or "none: answers are exact, by balls around the vectors of each file",
             "recall@10": self._recall_in_words(),
             "self-search": self.self_search.summary if self.self_search else "",

@@ -513,7 +513,7 @@ def plan_rebuild(plan: VersionPlan) -> VersionPlan | None:
     rebuild = replace(
         plan,
         action=Action.REFRESHED,
-        reason=f"a shard has more than {ratio:.0%} tombstones",
+        reason=f"a shard has more than {100 * ratio:g}% tombstones",
         existing=None,
         changes=Changes(),
     )

@@ -197,6 +197,15 @@ def test_filter_columns_have_the_rows_of_their_values(page: Page) -> None:
         assert shown[shown.index(f"section {number}") + 1] == "1,020"
 
 
+def test_a_row_that_is_missing_is_missing_in_the_shares(report: TableReport) -> None:
+    (index,) = report.indexes
+    assert index.overview is not None
+    seen = replace(index.overview, rows=100_000, rows_covered=99_999)
+    texts = Page(report_page(replace(report, indexes=(replace(index, overview=seen),)))).texts
+    assert ">99.9% of 100,000 rows in files of the head, deleted ones included" in texts
+    assert [texts[texts.index(name) + 2] for name in ("in the version", "scanned by searches")] == [", >99%", ", <1%"]
+
+
 def test_rows_that_no_bar_shows_are_counted_beside_them(report: TableReport) -> None:
     (shown,) = report.values["e"]
     other = replace(

@@ -8,7 +8,6 @@ import pytest
 
 from icepuffin.assets.report.markup import element
 from icepuffin.assets.report.svg_charts import BARS, HEIGHT, WIDTH, Axes, Bar, Point, bar_chart, line_chart
-from icepuffin.ops.messages import readable_bytes, readable_count, readable_seconds
 
 LETTER = 6.0
 """Pixels of a letter of 11 pixels, about"""
@@ -80,12 +79,3 @@ def test_a_line_without_points_has_its_axes() -> None:
 def test_what_is_no_markup_is_escaped() -> None:
     made = element("p", "a & <b>", element("br"), None, ["'", '"'], title='"x"', class_=None, data_v=3)
     assert made == '<p title="&quot;x&quot;" data-v="3">a &amp; &lt;b&gt;<br/>&#x27;&quot;</p>'
-
-
-def test_numbers_have_units_that_people_read() -> None:
-    counts = {0: "0", 9_999: "9,999", 10_000: "10 k", 60_312: "60.3 k", 1.2e6: "1.2 M", 5e9: "5 G", 0.98512: "0.9851"}
-    assert {count: readable_count(count) for count in counts} == counts
-    times = {0: "0 s", 0.042: "0.04 s", 5: "5.0 s", 9.96: "10 s", 200: "3.3 min", 9_000: "2.5 h", 1e6: "11.6 days"}
-    assert {seconds: readable_seconds(seconds) for seconds in times} == times
-    sizes = {0: "0 bytes", 1_023: "1,023 bytes", 15_230: "14.9 KiB", 5_000_000_000: "4.7 GiB", 2**41: "2.0 TiB"}
-    assert {count: readable_bytes(count) for count in sizes} == sizes
