@@ -72,10 +72,11 @@ def report_page(report: TableReport) -> str:
 
 
 def _header(report: TableReport) -> Markup:
-    newest = next((it for it in reversed(report.snapshots) if it.snapshot_id == report.head), None)
-    age = f"newest {readable_seconds((report.made - newest.committed).total_seconds())} ago" if newest else "no head"
+    head = report.head
+    seconds = (report.made - head.committed).total_seconds() if head else 0.0
+    age = f"newest {readable_seconds(max(0.0, seconds))} ago" if head else "no head"  # a writer's clock may be ahead
     tiles = [
-        ("rows", _number(newest.rows if newest else 0), "in the newest snapshot"),
+        ("rows", _number(head.rows if head else 0), "in the newest snapshot"),
         ("snapshots", _number(report.snapshot_count), age),
         *(_recall_tile(index) for index in report.indexes),
         ("bytes of indexes", _bytes(report.index_bytes), "all versions, shared files once"),
@@ -96,9 +97,8 @@ def _recall_tile(index: IndexDescription) -> tuple[str, PageCell, str]:
     definition = index.definition
     if not definition.has_graphs:
         return f"recall, {definition.name}", PageCell("exact"), "no graphs: rows in reach are compared"
-    measured = _measured(index.versions[-1]) if index.versions else None
     note = f"target {definition.target_recall:g}" if index.versions else "no version yet"
-    return f"recall@10, {definition.name}", _decimal(measured.recall if measured else None), note
+    return f"recall@10, {definition.name}", _decimal(index.overview.recall if index.overview else None), note
 
 
 def _behind(report: TableReport) -> Markup | None:
@@ -143,7 +143,7 @@ def _time_line(report: TableReport) -> Markup | None:
         lists = map(_words, (entry.derived, entry.missing, entry.refs))
         counts = map(_number, (entry.rows, entry.rows_added, entry.rows_removed))
         line = [
-            PageCell(_when(entry), entry.committed.isoformat()),
+            PageCell(_when(entry), entry.committed.isoformat(timespec="milliseconds")),
             PageCell(str(entry.snapshot_id)),
             PageCell(entry.operation),
             *counts,

@@ -43,7 +43,7 @@ class TableReport:
     location: str
     made: datetime
     """Time at which the table was read, in UTC"""
-    head: SnapshotId | None
+    head: SnapshotEntry | None
     """Head of the ref that indexes follow; None where it has none yet"""
     snapshots: tuple[SnapshotEntry, ...]
     """The newest data snapshots, oldest first"""
@@ -69,7 +69,8 @@ def table_report(table: Table, spec: TableSpec, storage: StorageConfig) -> Table
     entries = newest_snapshots(table, spec)
     shown = tuple(reversed(entries[:MAX_SNAPSHOTS]))
     indexes = tuple(describe_index(table, index, storage, spec.first_ref) for index in spec.indexes)
-    head = head_of(table, spec.first_ref)
+    head_id = head_of(table, spec.first_ref)
+    head = next((it for it in entries if it.snapshot_id == head_id), None)
     return TableReport(
         table=table_name(table),
         location=table.location(),
@@ -84,9 +85,7 @@ def table_report(table: Table, spec: TableSpec, storage: StorageConfig) -> Table
             if it.overview
         },
         distinct=_distinct(table, shown),
-        shortfalls=tuple(
-            _shortfalls(table, spec, next((it for it in entries if it.snapshot_id == head), None), indexes)
-        ),
+        shortfalls=tuple(_shortfalls(table, spec, head, indexes)),
     )
 
 

@@ -13,6 +13,7 @@ from icepuffin.ops.index.versions.version_reader import OpenVersion, open_versio
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import ShardId, SnapshotId, StorageConfig
 from icepuffin.ops.recall.curves import MEASURED_K, Reach, Width
+from icepuffin.ops.recall.shard_recall import mean_recall
 from icepuffin.ops.search.tuning import RecallModel
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import head_of, resolve_snapshot, table_name
@@ -108,6 +109,11 @@ class Overview:
     def bytes_shared(self) -> int:
         """Bytes of the packs that other versions use, too."""
         return sum(pack.bytes for pack in self.packs if pack.versions > 1)
+
+    @property
+    def recall(self) -> float | None:
+        """recall@10 of the version; None where it has no shards"""
+        return mean_recall((shard.recall, shard.live) for shard in self.shards)
 
     @property
     def coverage(self) -> float:

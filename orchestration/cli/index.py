@@ -223,13 +223,11 @@ def _document(description: "IndexDescription") -> dict[str, object]:
 def _show(context: TableContext, description: "IndexDescription") -> None:
     from icepuffin.ops.index.upkeep.freshness import missing_ref
     from icepuffin.ops.recall.measured_points import front_grids
-    from icepuffin.ops.recall.shard_recall import mean_recall
 
     console, definition, shown = context.console, description.definition, description.overview
     state = missing_ref(context.table, context.spec.first_ref) or description.lag.in_words
     if shown is not None:
-        recall = mean_recall((shard.recall, shard.live) for shard in shown.shards)
-        state += "; answers are exact" if recall is None else f"; recall@10 {recall:.4f}"
+        state += "; answers are exact" if shown.recall is None else f"; recall@10 {shown.recall:.4f}"
     print_lines(console, f"index {definition.name} on {context.name}({definition.column}): {state}", style="bold")
     fields = {"versions": f"{len(description.versions):,}", "searched": f"{definition.metric}, {definition.method}"}
     print_fields(console, fields | (version_facts(shown) if shown else {}))

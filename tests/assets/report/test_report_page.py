@@ -4,6 +4,7 @@ import os
 import re
 import time
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -171,6 +172,22 @@ def test_an_index_is_shown_as_its_overview_has_it(table: Table, page: Page) -> N
     for part, size in sizes.items():
         assert page.texts[page.texts.index(part) + 1] == size
     assert f"{seen.coverage:.1%} of 5,200 rows in files of the head, deleted ones included" in page.texts
+
+
+def test_the_first_screen_is_of_the_head_and_of_the_version_at_the_tag(report: TableReport) -> None:
+    """Whatever was made last, as by a backfill, and however many snapshots of other branches are newer."""
+    (index,), head = report.indexes, report.snapshots[0]
+    assert index.overview is not None
+    assert index.overview.recall is not None
+    older = replace(index.versions[0], measurement="action=built runner=r threads=1 seconds=1 recall=0.5")
+    assert Measurement.parse(older.measurement), "its recall is that of the column, and not of the tile"
+    backfilled = replace(index, versions=(index.versions[1], older))
+    ahead = replace(head, committed=report.made + timedelta(hours=2))
+    page = report_page(replace(report, indexes=(backfilled,), head=ahead, snapshots=report.snapshots[1:]))
+    texts = Page(page).texts
+    assert texts[texts.index("recall@10, e") + 1] == f"{index.overview.recall:.4f}"
+    assert texts[texts.index("rows") + 1] == "5,000"
+    assert "newest 0 s ago" in texts
 
 
 def test_distinct_values_are_those_of_the_statistics_with_their_bounds(table: Table, page: Page) -> None:
