@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import asdict, replace
+from shlex import quote
 from typing import Any
 
 import dagster as dg
@@ -176,7 +177,7 @@ def _description(spec: TableSpec, definition: IndexDefinition) -> str:
         if definition.has_graphs
         else "It has balls around the vectors of each data file, and answers are exact."
     )
-    command = plain_text(f"icepuffin search {spec.identifier} --index {definition.name} --like-id ID")
+    command = plain_text(f"icepuffin search {quote(spec.identifier)} --index {definition.name} --like-id ID")
     return (
         f"Finds the rows whose vectors are nearest to a given one: an index of {column}. Each partition is the version "
         f"for one snapshot of the table, whose id is the key; the time line says when each was written. {how} "

@@ -3,6 +3,7 @@ live queries.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from shlex import quote
 from typing import Any, TypeAlias
 
 import dagster as dg
@@ -228,7 +229,7 @@ def sketches_check(spec: TableSpec) -> dg.AssetChecksDefinition:
         if statistics is None:
             return _warning("there are no sketches yet")
         damage = damage_of(open_storage(statistics.statistics_path, storage_of(table)), statistics)
-        remedy = f"icepuffin refresh {spec.identifier} --snapshot {statistics.snapshot_id} --verify"
+        remedy = f"icepuffin refresh {quote(spec.identifier)} --snapshot {statistics.snapshot_id} --verify"
         return dg.AssetCheckResult(
             passed=not damage,
             description=f"The sketches of snapshot {statistics.snapshot_id} {'are damaged' if damage else 'decode'}.",
@@ -264,7 +265,7 @@ def live_recall_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetC
             severity=dg.AssetCheckSeverity.WARN,
             metadata={
                 **_live_recall_metadata(newest),
-                **({} if passed else {"what to do": _RAISE_RECALL.format(spec.identifier, definition.name)}),
+                **({} if passed else {"what to do": _RAISE_RECALL.format(quote(spec.identifier), definition.name)}),
             },
         )
 

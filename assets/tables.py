@@ -1,5 +1,7 @@
 """The user's table as an external asset: other engines write it, and the sensor watches it."""
 
+from shlex import quote
+
 import dagster as dg
 
 from icepuffin.assets.metadata import plain_text
@@ -20,7 +22,7 @@ def table_asset(spec: TableSpec) -> dg.AssetSpec:
             "catalog": spec.catalog,
             "table": spec.identifier,
             "watched refs": ", ".join(spec.settings.watched_refs),
-            "find a snapshot": f"icepuffin snapshots {spec.identifier} --catalog {spec.catalog}",
+            "find a snapshot": f"icepuffin snapshots {quote(spec.identifier)} --catalog {quote(spec.catalog)}",
         },
     )
 

@@ -1,6 +1,7 @@
 """The theta sketches of one snapshot: an estimate of how many distinct values (NDV) each column has."""
 
 from dataclasses import replace
+from shlex import quote
 from typing import Any
 
 import dagster as dg
@@ -49,7 +50,7 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
             "How many distinct values (NDV) each column has, as estimates for query planners: in the statistics file "
             "of each snapshot, where Spark and Trino look for it. Each partition is a snapshot of the table, whose id "
             "is the key; the time line says when each was written. In a shell: "
-            f"{plain_text(f'icepuffin stats {spec.identifier}')}"
+            f"{plain_text(f'icepuffin stats {quote(spec.identifier)}')}"
         ),
     )
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from shlex import quote
 
 from pyiceberg.table import Table
 
@@ -114,13 +115,13 @@ def _shortfalls(
     table: Table, spec: TableSpec, head: SnapshotEntry | None, indexes: Sequence[IndexDescription]
 ) -> Iterator[Shortfall]:
     name = table_name(table)
-    refresh = f"icepuffin refresh {name}"
+    refresh = f"icepuffin refresh {quote(name)}"
     if missing := missing_ref(table, spec.first_ref):
         yield Shortfall("Nothing to follow", missing)
     elif head is None:
         yield Shortfall("No snapshot yet", "The table has no snapshot yet: there is nothing to count or to index.")
     if not indexes:
-        create = f"icepuffin index create {name} --name NAME --column COLUMN"
+        create = f"icepuffin index create {quote(name)} --name NAME --column COLUMN"
         yield Shortfall("No index", "The table has no index: every search is an exact scan.", create)
     for index in indexes:
         of_index, lag = f"Index {index.definition.name}", index.lag

@@ -7,6 +7,7 @@ among staged objects. Garbage collection leaves it there while the table defines
 import hashlib
 import json
 import logging
+from shlex import quote
 
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.errors import GateFailedError
@@ -64,7 +65,7 @@ def find_vain_build(plan: VersionPlan, storage: StorageConfig) -> GateFailedErro
     share = max(0, same) / max(1, sum(before.values()), sum(now.values()))
     if not 0 <= recall < plan.definition.target_recall or share < 1 - OTHER_ROWS:
         return None
-    command = f"icepuffin refresh {plan.live.table} --index {plan.definition.name}"
+    command = f"icepuffin refresh {quote(plan.live.table)} --index {plan.definition.name}"
     error = GateFailedError(
         f"All rows were indexed anew before, with recall@10 {recall:.4f}, and {share:.0%} of them are the same: that "
         f"is tried again once {OTHER_ROWS:.0%} differ, the definition is another one, or you ask for it: {command}"

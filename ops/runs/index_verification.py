@@ -1,6 +1,7 @@
 """Proof of the version at an index's tag: its whole file is read, and compared with the table."""
 
 from dataclasses import replace
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
@@ -78,7 +79,8 @@ def verify_index(run: RunContext, index: str) -> "Integrity":
     table, version = table_name(run.table), tagged_version(run.table, index)
     if version is None:
         raise IndexUnavailableError(
-            f"{table} has no version of index {index} yet; make one with: icepuffin refresh {table} --index {index}"
+            f"{table} has no version of index {index} yet; make one with: "
+            f"icepuffin refresh {quote(table)} --index {index}"
         )
     from icepuffin.ops.index.verify.integrity import check_integrity, remedy  # noqa: PLC0415  numba, not needed above
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
+from shlex import quote
 
 import numpy.typing as npt
 from pyiceberg.expressions import BooleanExpression
@@ -435,7 +436,7 @@ def _require_current(broken: Iterable[NotAnIndexError], target: SearchTarget, de
     if earlier is not None:
         table, snapshot_id = target.live.table, target.live.snapshot_id
         raise IndexUnavailableError(
-            f"{table}: {earlier}: icepuffin refresh {table} --index {definition.name} --snapshot {snapshot_id}"
+            f"{table}: {earlier}: icepuffin refresh {quote(table)} --index {definition.name} --snapshot {snapshot_id}"
         ) from earlier
 
 

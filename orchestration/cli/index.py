@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -140,7 +141,7 @@ def create_command(context: TableContext, /, *, yes: bool, **options: Any) -> No
     print_lines(
         context.console,
         f"index {created.name} on {context.name}({created.column}) is defined. "
-        f"Build it with: icepuffin refresh {context.name} --index {created.name}",
+        f"Build it with: icepuffin refresh {quote(context.name)} --index {created.name}",
         "A running Dagster shows it after 'Reload' on its Deployment page.",
     )
 
@@ -333,7 +334,7 @@ def _version_of(context: TableContext, definition: "IndexDefinition", snapshot: 
     index, snapshot_id = definition.name, context.snapshot_id(snapshot)
     exact = [version for version in versions_of(context.table, definition) if is_own(version, snapshot_id)]
     if not exact:
-        remedy = f"icepuffin refresh {context.name} --index {index} --snapshot {snapshot_id}"
+        remedy = f"icepuffin refresh {quote(context.name)} --index {index} --snapshot {snapshot_id}"
         raise click.ClickException(
             f"{context.name}: index {index} has no version of snapshot {snapshot_id}; make one with: {remedy}"
         )
@@ -417,7 +418,7 @@ def drop_command(context: TableContext, /, name: str, *, yes: bool) -> None:
     if context.as_json:
         print_json({"dropped": name, "in_settings": in_settings})
         return
-    remedy = f"icepuffin gc {context.name} (after the grace period)"
+    remedy = f"icepuffin gc {quote(context.name)} (after the grace period)"
     print_lines(context.console, f"index {name} of {context.name} is dropped. Its files go with: {remedy}")
     if in_settings:
         defined = f"{context.session.settings_file} defines it too: take it out, or the next run makes it again"

@@ -108,8 +108,8 @@ def command(
     _write(file, _text(of_catalog, **names, column=column, index=index or column), force=force)
     where = "" if file.parent == Path.cwd() else f" {shlex.join(['--dir', str(file.parent)])}"
     click.echo(f"{file} is written: table {table}, index {index or column}.")
-    click.echo(f"See what its first version takes: icepuffin plan {table}{where}")
-    click.echo(f"Make it: icepuffin refresh {table}{where}")
+    click.echo(f"See what its first version takes: icepuffin plan {shlex.quote(table)}{where}")
+    click.echo(f"Make it: icepuffin refresh {shlex.quote(table)}{where}")
 
 
 def _catalog(uri: str | None, kind: str | None, properties: tuple[str, ...]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """`icepuffin plan`."""
 
 import dataclasses
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -38,7 +39,8 @@ def command(context: TableContext, /, index: str | None, snapshot: str | None) -
         return
     if not planned.indexes:
         print_lines(
-            context.console, f"{context.name} has no index; make one with: icepuffin index create {context.name} --help"
+            context.console,
+            f"{context.name} has no index; make one with: icepuffin index create {quote(context.name)} --help",
         )
     for grid in planned.grids(context.session.engine.cost_model):
         print_grid(context.console, grid)

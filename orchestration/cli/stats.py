@@ -1,6 +1,7 @@
 """`icepuffin stats`."""
 
 import dataclasses
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -109,7 +110,7 @@ def _index_document(
 def _show_statistics(console: "Console", table: str, statistics: "ThetaStatistics") -> None:
     title = f"{table} at snapshot {statistics.snapshot_id}"
     if not statistics.entries:
-        remedy = f"icepuffin refresh {table} --snapshot {statistics.snapshot_id}"
+        remedy = f"icepuffin refresh {quote(table)} --snapshot {statistics.snapshot_id}"
         print_lines(console, f"{title}: no sketches; make them with: {remedy}")
         return
     counts, *reasons = statistics.grids()

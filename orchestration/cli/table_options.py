@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, wraps
+from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -136,7 +137,7 @@ class TableContext:
     def _index_remedy(self) -> str:
         if names := ", ".join(index.name for index in self.indexes):
             return f"it has: {names}"
-        return f"make one with: icepuffin index create {self.name} --name NAME --column COLUMN"
+        return f"make one with: icepuffin index create {quote(self.name)} --name NAME --column COLUMN"
 
 
 def table_command(function: Callable[..., None]) -> Callable[..., None]:

@@ -1,6 +1,7 @@
 """The columns that a definition names, in a schema: their field ids, and whether an index takes them."""
 
 from dataclasses import replace
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from icepuffin.ops.index.definitions.index_definition import COLUMN_LISTS, DefinitionError, IndexDefinition
@@ -26,7 +27,7 @@ def resolve_field(definition: IndexDefinition, schema: "Schema", table: str) -> 
         raise DefinitionError(
             f"{table}: column {definition.column!r} (field {field_id}) of index {definition.name} is not in this "
             f"snapshot's schema: it was dropped, or not there yet{other}. Take another snapshot, or drop the index: "
-            f"icepuffin index drop {table} {definition.name}"
+            f"icepuffin index drop {quote(table)} {definition.name}"
         )
     return _vector_field_id(field, table, definition.element_type)
 

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,7 @@ def remedy(table: str, index: str, version: DerivedVersion, report: Integrity) -
     """What to do about a version with faults, for a message: the command that replaces it, where it is damaged."""
     if report.from_later_release:
         return "this release cannot check it; install the one that wrote it"
-    command = f"icepuffin refresh {table} --index {index} --snapshot {version.base_snapshot_id} --verify"
+    command = f"icepuffin refresh {quote(table)} --index {index} --snapshot {version.base_snapshot_id} --verify"
     return f"make it anew with: {command}"
 
 

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, replace
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -154,7 +155,9 @@ def find_record(table: Table, index: str) -> TuningRecord | None:
     try:
         return TuningRecord.from_json(text)
     except TuningError as error:
-        remedy = f"tune the index again, or forget the record: icepuffin tune {table_name(table)} {index} --forget"
+        remedy = (
+            f"tune the index again, or forget the record: icepuffin tune {quote(table_name(table))} {index} --forget"
+        )
         raise TuningError(
             f"{table_name(table)}: table property {PREFIX}{index} is not used: {error}; {remedy}"
         ) from None
@@ -171,7 +174,7 @@ def usable_record(table: Table, index: str, opened: "OpenVersion") -> tuple[Tuni
     changes = changes_of(record.identity, identity_of(opened))
     if not changes:
         return record, ""
-    remedy = f"tune the index again: icepuffin tune {table_name(table)} {index} --queries FILE"
+    remedy = f"tune the index again: icepuffin tune {quote(table_name(table))} {index} --queries FILE"
     return None, f"the recall by {record.origin} is not used, since the index has changed: {changes}; {remedy}"
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import time
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -331,6 +332,18 @@ def test_a_table_without_snapshots_or_an_index_says_so(tmp_path: Path) -> None:
     assert "Index e has no version yet." in defined.texts
     behind = icepuffin.write_report(table, tmp_path / "audit.html", ref="audit").shortfalls
     assert "the table has no branch or tag 'audit'" in behind[0].text
+
+
+def test_a_command_names_the_table_as_a_shell_takes_it(tmp_path: Path) -> None:
+    name = "db.it's $(a) table"
+    rows = make_rows(0, 60)
+    table = table_in(tmp_path).catalog.create_table(name, rows.schema)
+    table.append(rows)
+    created, refreshed = (
+        shlex.split(it.command) for it in icepuffin.write_report(table, tmp_path / "t.html").shortfalls
+    )
+    assert created == ["icepuffin", "index", "create", name, "--name", "NAME", "--column", "COLUMN"]
+    assert refreshed == ["icepuffin", "refresh", name]
 
 
 def test_what_others_have_committed_since_the_table_was_loaded_is_on_the_page(tmp_path: Path) -> None:
