@@ -35,9 +35,9 @@ def command(context: TableContext, /, snapshot: str | None, index: str | None, *
         )
     sketches, indexes = refreshed.sketches, refreshed.indexes
     if context.as_json:
-        reports = {} if sketches is None else {"theta_sketches": report_document(sketches)}
-        reports |= {name: report_document(report) for name, report in indexes.items()}
-        print_json({"table": context.name, "snapshot_id": str(refreshed.snapshot_id), **reports})
+        counted = {} if sketches is None else {"theta_sketches": report_document(sketches)}
+        made = {name: report_document(report) for name, report in indexes.items()}
+        print_json({"table": context.name, "snapshot_id": str(refreshed.snapshot_id), **counted, "indexes": made})
         return
     if sketches is None and not indexes:
         print_lines(context.console, f"{context.name}: nothing to make, sketches are off and there is no index")

@@ -578,7 +578,7 @@ def test_an_index_without_graphs_is_made_shown_searched_and_verified(run: Run, l
     try:
         rows = lake.table.refresh().scan().count()
         assert f"{rows} to read" in run("plan", "demo.packages", "--index", "balls")
-        report = json.loads(run("refresh", "demo.packages", "--index", "balls", "--json"))["balls"]
+        report = json.loads(run("refresh", "demo.packages", "--index", "balls", "--json"))["indexes"]["balls"]
         assert (report["action"], report["shards"], report["recall"]) == ("built", 0, None)
         shown = " ".join(run("index", "show", "demo.packages", "balls").split())
         assert re.search(r"no graphs: \d+ balls around the vectors of \d+ files", shown)
@@ -597,7 +597,10 @@ def test_an_index_without_graphs_is_made_shown_searched_and_verified(run: Run, l
 
 def test_dropping_an_index_of_the_settings_warns_that_it_will_come_back(run: Run) -> None:
     assert "defines it too: take it out" in run("index", "drop", "demo.packages", "embedding", "--yes")
-    assert json.loads(run("refresh", "demo.packages", "--json"))["embedding"]["action"] in ("reused", "retagged")
+    assert json.loads(run("refresh", "demo.packages", "--json"))["indexes"]["embedding"]["action"] in (
+        "reused",
+        "retagged",
+    )
 
 
 def test_an_index_file_is_verified_and_a_damaged_one_made_anew(
@@ -606,7 +609,7 @@ def test_an_index_file_is_verified_and_a_damaged_one_made_anew(
     whole = json.loads(run("index", "verify", "demo.packages", "--json"))
     assert (whole["faults"], whole["shards"]) == (
         [],
-        json.loads(run("refresh", "demo.packages", "--json"))["embedding"]["shards"],
+        json.loads(run("refresh", "demo.packages", "--json"))["indexes"]["embedding"]["shards"],
     )
     file = Path(whole["path"].removeprefix("file://"))
     published = file.read_bytes()
@@ -618,7 +621,7 @@ def test_an_index_file_is_verified_and_a_damaged_one_made_anew(
         assert re.search(r"puffin: shard \d+ at \d+: ", output.out)
         remedy = f"icepuffin refresh demo.packages --index embedding --snapshot {lake.head()} --verify"
         assert output.err.rstrip().endswith(f"is damaged; make it anew with: {remedy}")
-        assert json.loads(run(*remedy.split()[1:], "--json"))["embedding"]["action"] == "refreshed"
+        assert json.loads(run(*remedy.split()[1:], "--json"))["indexes"]["embedding"]["action"] == "refreshed"
     finally:
         file.write_bytes(published)
     assert "whole, " in run("index", "verify", "demo.packages")
@@ -626,7 +629,8 @@ def test_an_index_file_is_verified_and_a_damaged_one_made_anew(
 
 def test_a_refresh_of_what_exists_writes_nothing(run: Run) -> None:
     report = json.loads(run("refresh", "demo.packages", "--json"))
-    assert report["embedding"]["action"] == "reused"
+    assert [*report] == ["table", "snapshot_id", "theta_sketches", "indexes"]
+    assert report["indexes"]["embedding"]["action"] == "reused"
     assert report["theta_sketches"]["outcome"] == "current"
 
 
@@ -654,7 +658,7 @@ def test_a_plan_says_what_a_refresh_will_do_and_does_nothing(
     assert lake.table.refresh().metadata_location == before
     done = json.loads(run("refresh", "demo.packages", "--json"))
     assert done["theta_sketches"]["estimate"]["files_sketched"] == done["theta_sketches"]["files_sketched"] == files
-    report = done["embedding"]
+    report = done["indexes"]["embedding"]
     assert report["estimate"]["inserted"] == report["inserted"] == 30
     assert run("plan", "demo.packages").count("nothing to do: ") == 2
     assert json.loads(run("plan", "demo.packages", "--json"))["indexes"]["embedding"]["action"] == "reused"
@@ -1032,7 +1036,7 @@ def test_a_refresh_that_has_nothing_to_do_loads_no_kernels(run: Run, lake: Lake)
     arguments = ["refresh", "demo.packages", "--json", "--dir", str(lake.directory)]
     document, imported, errors = in_a_process(arguments, HEAVY)
     assert imported == "[]", errors
-    assert json.loads(document)["embedding"]["action"] == "reused"
+    assert json.loads(document)["indexes"]["embedding"]["action"] == "reused"
     assert json.loads(document)["theta_sketches"]["outcome"] == "current"
 
 

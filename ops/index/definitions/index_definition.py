@@ -19,7 +19,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.errors import ArgumentError, require_type
 from icepuffin.ops.presentation import Presentation
 from icepuffin.ops.rows.element_types import ELEMENT_TYPES, OF_BITS, OF_COLUMN
-from icepuffin.ops.table.blob_kind import index_tag
+from icepuffin.ops.table.blob_kind import SKETCHES_TAG, index_tag
 from icepuffin.ops.table.json_texts import is_text, parse_json
 
 if TYPE_CHECKING:
@@ -420,6 +420,8 @@ def metric_fault(metric: Metric, element_type: str) -> str:
 
 def validate_name(name: str) -> None:
     """An index name becomes part of Iceberg tags and file names. Raises DefinitionError."""
+    if name == SKETCHES_TAG:
+        raise DefinitionError(f"{name!r} cannot name an index: reports have the table's sketches under this name")
     if not _NAME.fullmatch(name):
         raise DefinitionError(
             f"{name!r} cannot name an index: use 1 to 64 letters, digits, '_' and '.', starting with a letter or digit"

@@ -178,3 +178,8 @@ def test_a_name_begins_with_a_letter_or_digit_and_has_64_characters_at_most(name
     else:
         with pytest.raises(DefinitionError, match="cannot name an index: use 1 to 64 letters"):
             validate_name(name)
+
+
+def test_an_index_has_no_name_under_which_reports_have_the_sketches() -> None:
+    with pytest.raises(DefinitionError, match="'theta_sketches' cannot name an index: reports have"):
+        IndexDefinition(name="theta_sketches", column="e")
