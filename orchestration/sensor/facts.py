@@ -43,7 +43,7 @@ from icepuffin.orchestration.sensor.sensor_plan import (
 )
 
 TABLE_TAG = "icepuffin/table"
-SNAPSHOT_TAG = f"{HIDDEN_TAGS}snapshot"
+_PARTITION_TAG = "dagster/partition"
 _RUN_KEY_TAG = "dagster/run_key"
 _FAILURE_TAG = "dagster/failure_reason"
 _RETRY_TAG = "dagster/will_retry"
@@ -175,7 +175,7 @@ def _made_again_for(spec: TableSpec, table: Table, head: SnapshotId) -> str:
 
 def _has_run(instance: dg.DagsterInstance, spec: TableSpec, head: str, table_uuid: str) -> bool:
     """Whether Dagster has a run with the head's run key."""
-    tags = {TABLE_TAG: spec.label, SNAPSHOT_TAG: head, _RUN_KEY_TAG: run_key(table_uuid, head)}
+    tags = {TABLE_TAG: spec.label, _RUN_KEY_TAG: run_key(table_uuid, head)}
     return bool(instance.get_run_records(RunsFilter(tags=tags), limit=1))
 
 
@@ -185,7 +185,7 @@ def _failed_run(instance: dg.DagsterInstance, spec: TableSpec, facts: TableFacts
     """
     if not facts.head:
         return "", False
-    tags = {TABLE_TAG: spec.label, SNAPSHOT_TAG: facts.head}
+    tags = {TABLE_TAG: spec.label, _PARTITION_TAG: facts.head}
     last = [record.dagster_run for record in instance.get_run_records(RunsFilter(tags=tags), limit=2)]
     if not last or last[0].status is not DagsterRunStatus.FAILURE or last[0].tags.get(_RETRY_TAG) == "true":
         return "", False
@@ -296,7 +296,6 @@ def run_tags(spec: TableSpec, table: Table, key: str, engine: Engine) -> dict[st
     return {
         **{key: _tag_text(with_numbers(value, numbers)) for key, value in spec.settings.run_tags.items()},
         **job_tags(spec),
-        SNAPSHOT_TAG: key,
         **{f"{HIDDEN_TAGS}{name}": str(numbers[name]) for name in RUN_NUMBERS},
     }
 

@@ -19,7 +19,7 @@ from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import open_instance
 from icepuffin.orchestration.overrides import SettingsError
-from icepuffin.orchestration.sensor.facts import SNAPSHOT_TAG, TABLE_TAG
+from icepuffin.orchestration.sensor.facts import TABLE_TAG
 from icepuffin.orchestration.sensor.local_sensor import LocalRun, TableTick, tick
 from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import Lake, make_lake, without_captured_output
@@ -73,7 +73,6 @@ def test_the_newest_snapshot_is_recorded_requested_and_made(lake: Lake, instance
     head = str(lake.head())
     assert request.partition_key == head
     assert request.tags[TABLE_TAG] == "demo/demo/packages"
-    assert request.tags[SNAPSHOT_TAG] == head
     assert request.tags[f"{HIDDEN_TAGS}rows"] == str(rows_in_files(lake.table, SnapshotId(int(head)))), "what it needs"
     assert instance.get_materialized_partitions(TABLE) == {head}
     assert carried_out(lake, instance, request).success

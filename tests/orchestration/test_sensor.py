@@ -413,8 +413,11 @@ def test_a_head_whose_run_was_killed_is_requested_once_more_and_its_failed_run_i
     cursor, (request,) = first.cursor, first.run_requests or ()
 
     def fail(**tags: str) -> tuple[str, dg.SensorResult]:
-        """(id of a run that failed, as the one requested last; what the sensor does then)."""
-        tags = {**request.tags, "dagster/run_key": request.run_key or "", **tags}
+        """(id of a run that failed, as the one requested last; what the sensor does then). It has the tags that runs of
+        every release have.
+        """
+        partition = {"dagster/partition": request.partition_key or "", "dagster/run_key": request.run_key or ""}
+        tags = {TABLE_TAG: request.tags[TABLE_TAG], **partition, **tags}
         run = create_run_for_test(instance, job_name="refresh", status=dg.DagsterRunStatus.FAILURE, tags=tags)
         return run.run_id, evaluated(settings, instance, cursor)
 
