@@ -21,6 +21,7 @@ from pyiceberg.table import Table
 
 import icepuffin
 from icepuffin.ops.index.definitions.index_definition import INDEX_PARAMETERS
+from icepuffin.ops.storage.local_storage import to_path
 from tests.conftest import STORAGE, make_rows, queries
 from tests.extras import EXTRAS, without_extras
 from tests.patience import until
@@ -420,17 +421,17 @@ def test_a_follower_moves_by_itself(table: Table) -> None:
 
 def test_a_follower_that_cannot_read_the_catalog_warns_in_each_answer(table: Table) -> None:
     icepuffin.refresh(table, DEFINITION)
-    catalog, name = table.catalog, table.name()
+    metadata = to_path(table.refresh().metadata_location)
     with icepuffin.open_index(table).follow(interval=3600) as following:
-        catalog.rename_table(name, ("db", "elsewhere"))
-        with pytest.raises(Exception, match="does not exist"):
+        away = metadata.rename(metadata.with_suffix(".away"))
+        with pytest.raises(FileNotFoundError):
             following.update()
         result = following.search(queries(1), k=1)
         assert len(result) == 1
         assert "not checked for newer snapshots since" in result.warnings[-1]
-        assert "does not exist" in result.warnings[-1]
+        assert metadata.name in result.warnings[-1]
         assert following.error is not None
-        catalog.rename_table(("db", "elsewhere"), name)
+        away.rename(metadata)
         following.update()
         assert following.error is None
         assert not following.search(queries(1), k=1).warnings

@@ -8,6 +8,7 @@ from functools import partial
 from shlex import quote
 
 import numpy.typing as npt
+from pyiceberg.exceptions import AuthorizationExpiredError, ForbiddenError, NoSuchTableError, UnauthorizedError
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties
@@ -67,6 +68,8 @@ from icepuffin.ops.tasks.task_runner import TaskRunner
 from icepuffin.puffin.errors import PuffinError
 
 _BALLS = "the index has no graphs"
+_NOT_GIVEN = (AuthorizationExpiredError, ForbiddenError, NoSuchTableError, UnauthorizedError)
+"""What a catalog answers where its user may not read a table; some hide a table of others, as if there were none"""
 
 
 def open_index(
@@ -357,7 +360,13 @@ def _reopen(
         return None
 
     def reopen(current: IndexReader, withdraw: Withdraw) -> IndexReader:
-        newer = frozen.catalog.load_table(frozen.name())
+        try:
+            newer = frozen.catalog.load_table(frozen.name())
+        except _NOT_GIVEN as error:
+            raise RestrictedTableError(
+                f"{table_name(frozen)}: the catalog no longer gives this table to its user ({type(error).__name__}), "
+                "so nothing of it is shown. Have its owner grant it again; close the reader if it was dropped"
+            ) from error
         allowed = requested_restrictions(newer)
         if allowed is not None and allowed != restrictions:  # the reader in use shows what may be hidden by now
             why = "That has changed, and a reader is being opened under it"

@@ -510,6 +510,29 @@ def test_a_refusal_outlasts_a_catalog_that_is_away(small: Answers) -> None:
         assert following.search(queries(1), 3).rows.num_rows == 3
 
 
+@pytest.mark.parametrize("status", [401, 403, 404, 419])
+@pytest.mark.parametrize("by_index", [True, False])
+def test_a_reader_that_follows_ends_where_the_catalog_takes_the_table_away(
+    small: Answers, status: int, by_index: bool
+) -> None:
+    with opened(plain_catalog().load_table("db.t"), by_index=by_index).follow(interval=1e6) as following:
+        small.status = 503
+        with pytest.raises(ServiceUnavailableError):
+            following.update()
+        assert "was not checked" in following.search(queries(1), 3).warnings[0]
+        small.status = status
+        with pytest.raises(RestrictedTableError, match=r"db\.t: the catalog no longer gives this table to its user"):
+            following.update()
+        for small.status in (status, 503):
+            with pytest.raises(RestrictedTableError, match="no longer gives"):
+                following.search(queries(1), 3)
+            with pytest.raises((RestrictedTableError, ServiceUnavailableError)):
+                following.update()
+        small.status = 200
+        assert not following.update()
+        assert following.search(queries(1), 3).warnings == ()
+
+
 def _fail(*_: object) -> None:
     raise OSError("the store is away")
 
