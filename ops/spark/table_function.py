@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.serializers import FromInputFile
@@ -204,7 +205,13 @@ def plan(
     columns = [str(schema.find_column_name(field_id)) for field_id in field_ids(schema, arguments.get("columns"), name)]
     fields = [StructField("rank", IntegerType()), StructField("distance", DoubleType())]
     if columns:
-        types = from_arrow_schema(spark_schema(arrow_schema(schema.select(*columns))), prefer_timestamp_ntz=True)
+        arrow = spark_schema(arrow_schema(schema.select(*columns)))
+        if nested := [column.name for column in arrow if _has_nested_keys(column.type)]:
+            raise QueryError(
+                f"vector_search: {nested[0]} has maps whose keys are structs or lists, and a Python function of "
+                "Spark returns none: leave it out of columns, and join it by a key, or use knn_join"
+            )
+        types = from_arrow_schema(arrow, prefer_timestamp_ntz=True)
         fields += [
             StructField(column_name, types[name].dataType)
             for name, column_name in zip(columns, answer_names(columns, ignores_case=True), strict=True)
@@ -280,6 +287,13 @@ def _require_vectors(query: AnalyzeArgument, definition: IndexDefinition) -> Non
     of_bytes = isinstance(query_type, BinaryType) and definition.element_type != OF_COLUMN
     if not (numbers or of_bytes or isinstance(query_type, NullType)):
         raise QueryError(f"vector_search: the query is {query_type.simpleString()}, not an array of numbers")
+
+
+def _has_nested_keys(arrow_type: pa.DataType) -> bool:
+    """Whether there are maps in the type, at any depth, whose keys no dictionary of Python takes."""
+    if pa.types.is_map(arrow_type) and pa.types.is_nested(arrow_type.key_type):
+        return True
+    return any(_has_nested_keys(arrow_type.field(number).type) for number in range(arrow_type.num_fields))
 
 
 def _constant(name: str, argument: AnalyzeArgument) -> Any:

@@ -11,7 +11,7 @@ from pyiceberg.catalog import Catalog
 from icepuffin.ops.index import create_index
 from icepuffin.ops.search import open_index
 from icepuffin.ops.spark.spark_types import as_spark, spark_schema
-from tests.conftest import STORAGE, queries
+from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION
 from tests.ops.search.test_types import VALUES, as_text, typed_rows, value
 from tests.ops.spark.test_sql import literal
@@ -44,6 +44,33 @@ def test_columns_of_each_type_are_returned(session: "SparkSession", sql_catalog:
         for row in rows:
             wanted = {name: as_text(value(name, row["id"])) for name in VALUES}
             assert {name: row[name] for name in VALUES} == wanted
+
+
+@pytest.mark.jvm
+def test_maps_with_structs_for_keys_come_by_a_join_and_are_refused_by_name_in_sql(
+    session: "SparkSession", sql_catalog: Catalog
+) -> None:
+    from icepuffin.ops.spark.knn_join import knn_join  # noqa: PLC0415  imports pyspark
+    from icepuffin.ops.spark.table_function import register_vector_search  # noqa: PLC0415
+
+    maps = pa.array([[({"x": 1}, 2)]] * 9, pa.map_(pa.struct([("x", pa.int64())]), pa.int64()))
+    rows = make_rows(0, 9).append_column("deep", pa.StructArray.from_arrays([maps], ["map"])).append_column("map", maps)
+    table = sql_catalog.create_table("db.keyed", rows.schema)
+    table.append(rows)
+    create_index(table, DEFINITION)
+    register_vector_search(session, sql_catalog)
+    query = queries(1)[0].tolist()
+    found = knn_join(
+        session.createDataFrame(pa.table({"query": [query]})),
+        open_index(table, DEFINITION, storage=STORAGE),
+        on="query", k=1, columns=["deep", "map"],
+    ).rows.toArrow()  # fmt: skip
+    assert found["map"].to_pylist() == [[({"x": 1}, 2)]] == [row["map"] for row in found["deep"].to_pylist()]
+    call = f"SELECT * FROM vector_search('db.keyed', 'e', {literal(query)}, 1{{}})"
+    assert session.sql(call.format("")).count() == 1
+    for name in ("deep", "map"):
+        with pytest.raises(Exception, match=f"{name} has maps whose keys are structs or lists"):
+            session.sql(call.format(f", columns => array('id', '{name}')")).collect()
 
 
 def test_types_are_changed_at_every_depth() -> None:
