@@ -21,7 +21,7 @@ from icepuffin.ops.sql.statements import (
     SparkStatement,
     Statement,
 )
-from icepuffin.ops.sql.tokens import hints_of, name_parameters, trees_of
+from icepuffin.ops.sql.tokens import HINTS, hints_of, name_parameters, trees_of
 
 _STATEMENTS = (
     "Statements are SELECT, EXPLAIN, CREATE INDEX, REFRESH INDEX, DROP INDEX and SHOW INDEXES; with a Spark session "
@@ -42,6 +42,8 @@ backslash escapes nothing; one at the end of a line takes the next line into the
 _BRACKET = re.compile(r"/\*(?!\+)|\*/")
 _DOTTED = re.compile(rf"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|((?!\d){_PART}(?:\s*\.\s*{_PART})+)|`[^`]*`""", re.DOTALL)
 """What is quoted, or a name of several parts, its group"""
+_HINTED = re.compile(rf"/\*\+[^*]*?\b({'|'.join(HINTS)})\b", re.IGNORECASE)
+"""A hint to a search, its group, in a text that has no tree"""
 _EXPLAIN = re.compile(
     r"\s*EXPLAIN\s+(?:(?P<analyze>ANALYZE)\s+|(?:EXTENDED|FORMATTED|COST|CODEGEN)\s+)?(?P<rest>.+)",
     re.IGNORECASE | re.DOTALL,
@@ -66,16 +68,21 @@ _ELEMENT = re.compile(rf"\s*(?P<element>{_QUOTED}|\w+)\s*(?:,|$)")
 _BOOLEANS = {"true": True, "false": False}
 
 
-def parse(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None) -> Statement:
-    """Raises SqlError for a text that is no SQL, or a statement on indexes that is incomplete."""
+def parse(
+    text: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None, *, has_spark: bool = False
+) -> Statement:
+    """Raises SqlError for a text that is no SQL, or a statement on indexes that is incomplete.
+
+    has_spark: whether a statement of a grammar that is not known here is Spark's, and no error.
+    """
     text = _without_comments(text)
     if match := _EXPLAIN.fullmatch(text):
-        return Explain(parse(match["rest"], parameters), bool(match["analyze"]))
-    return _on_an_index(text) or _query(text, parameters)
+        return Explain(parse(match["rest"], parameters, has_spark=has_spark), bool(match["analyze"]))
+    return _on_an_index(text) or _query(text, parameters, has_spark)
 
 
 def require_syntax(
-    text: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None
+    text: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None, *, has_spark: bool = False
 ) -> CreateIndex | RefreshIndex | DropIndex | ShowIndexes | None:
     """Raise SqlError for what `parse` cannot read, before importing what it needs for queries.
 
@@ -83,16 +90,16 @@ def require_syntax(
     """
     text = _without_comments(text)
     if match := _EXPLAIN.fullmatch(text):
-        require_syntax(match["rest"], parameters)
+        require_syntax(match["rest"], parameters, has_spark=has_spark)
         return None
     statement = _on_an_index(text)
     if statement is None:
-        _text_and_tree(text, parameters)
+        _text_and_tree(text, parameters, has_spark)
     return statement
 
 
-def _query(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None) -> Statement:
-    otherwise, tree = _text_and_tree(text, parameters)
+def _query(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None, has_spark: bool) -> Statement:
+    otherwise, tree = _text_and_tree(text, parameters, has_spark)
     if tree is None:
         return otherwise
     from icepuffin.ops.sql.queries import read_query  # noqa: PLC0415  imports PyArrow; what no parser reads needs none
@@ -106,7 +113,11 @@ def _query(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None) -> S
         return replace(otherwise, why=TOO_DEEP)
 
 
-def _text_and_tree(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None) -> tuple[SparkStatement, Any]:
+def _text_and_tree(
+    text: str,
+    parameters: Mapping[str, Any] | Sequence[Any] | None,
+    has_spark: bool,
+) -> tuple[SparkStatement, Any]:
     """The statement as Spark takes it, and its tree; None for one that only Spark can read. Raises SqlError."""
     try:
         named, values = name_parameters(text, parameters)
@@ -114,12 +125,14 @@ def _text_and_tree(text: str, parameters: Mapping[str, Any] | Sequence[Any] | No
         raise _unreadable(text, error) from error
     try:
         trees = trees_of(named)
-    except RecursionError:
-        return SparkStatement(named, TOO_DEEP, values, frozenset(values), tables=_dotted(named)), None
-    except NotIndexableError as error:
-        return SparkStatement(named, str(error), values, frozenset(values), tables=_dotted(named)), None
-    except SqlglotError as error:
-        raise _unreadable(text, error) from error
+    except (RecursionError, NotIndexableError, SqlglotError) as error:
+        why = TOO_DEEP if isinstance(error, RecursionError) else str(error)
+        if isinstance(error, ParseError) and has_spark:
+            why = "only Spark knows its grammar"
+        elif isinstance(error, SqlglotError):
+            raise _unreadable(text, error) from error
+        hints = tuple(_HINTED.findall(named))
+        return SparkStatement(named, why, values, frozenset(values), hints, _dotted(named)), None
     if not trees:
         raise SqlError(f"the statement is empty. {_STATEMENTS}")
     if len(trees) != 1:

@@ -217,7 +217,7 @@ class SqlSession:
         """
         require_type(text, str, "sql takes a statement", 'write sql("SELECT ...")')
         try:
-            return self._run(parse(text, parameters))
+            return self._run(parse(text, parameters, has_spark=self._spark is not None))
         except RecursionError as error:
             raise SqlError(f"the statement cannot be run: {TOO_DEEP}") from error
 

@@ -48,7 +48,7 @@ def command(
       icepuffin sql "EXPLAIN SELECT ..."
     """
     values = _parameter_values(parameters)
-    _require_syntax(text, values)
+    _require_syntax(text, values, has_spark=spark)
     with progress_bars(quiet=as_json) as bars:
         opened = _open(session, catalog, bars, spark=spark)
         result = _run_with_spark(opened, text, values, session) if spark else opened.sql(text, values)
@@ -137,7 +137,7 @@ def _spark_catalog(spark: Any, requested: str | None, session: Session) -> str |
     return default if spark.conf.get(f"spark.sql.catalog.{default}", None) is not None else None
 
 
-def _require_syntax(text: str, values: dict[str, object]) -> None:
+def _require_syntax(text: str, values: dict[str, object], *, has_spark: bool) -> None:
     """Refuse what is no SQL before catalogs and kernels are imported. Raises SqlError."""
     import logging
 
@@ -146,7 +146,7 @@ def _require_syntax(text: str, values: dict[str, object]) -> None:
     from icepuffin.ops.sql.statements import CreateIndex, DropIndex, ShowIndexes
 
     logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of statements that are refused here, with a reason
-    statement = require_syntax(text, values)
+    statement = require_syntax(text, values, has_spark=has_spark)
     if isinstance(statement, DropIndex | ShowIndexes) or (isinstance(statement, CreateIndex) and not statement.build):
         import_arrow()  # these show no rows
 

@@ -17,7 +17,7 @@ from pyiceberg.expressions import (
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.sql.errors import SqlError
-from icepuffin.ops.sql.parser import parse
+from icepuffin.ops.sql.parser import parse, require_syntax
 from icepuffin.ops.sql.postprocessing import Output
 from icepuffin.ops.sql.row_filters import RowFilter
 from icepuffin.ops.sql.spark_statements import for_spark
@@ -285,6 +285,43 @@ def test_statements_on_indexes() -> None:
 def test_bad_statements_are_refused(text: str, message: str) -> None:
     with pytest.raises(SqlError, match=message):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TABLE ns.t",
+        "WITH near AS (TABLE ns.t) SELECT * FROM near",
+        "MERGE WITH SCHEMA EVOLUTION INTO ns.t USING ns.s ON t.id = s.id WHEN MATCHED THEN UPDATE SET *",
+        "INSERT WITH SCHEMA EVOLUTION INTO ns.t SELECT * FROM ns.s",
+        "ALTER TABLE ns.t DROP PARTITION FIELD day",
+        "BEGIN DELETE FROM ns.t WHERE id = 1; DELETE FROM ns.t WHERE id = 2; END",
+        "REPAIR TABLE ns.t",
+    ],
+)
+def test_a_grammar_that_only_spark_knows_is_left_to_it(text: str) -> None:
+    with pytest.raises(SqlError, match="cannot be read"):
+        parse(text)
+    result = parse(text, has_spark=True)
+    assert isinstance(result, SparkStatement)
+    assert (for_spark(result), result.why) == (text, "only Spark knows its grammar")
+    assert "`ns`.`t`" in result.tables
+    assert parse(f"EXPLAIN {text}", has_spark=True) == Explain(result)
+    require_syntax(text, has_spark=True)
+
+
+def test_distances_parameters_and_hints_are_seen_in_a_grammar_that_only_spark_knows() -> None:
+    near = "SELECT * FROM ns.s WHERE l2_distance(v, :q) < 1"
+    text = f"MERGE WITH SCHEMA EVOLUTION INTO ns.t USING ({near}) AS s ON t.id = s.id WHEN MATCHED THEN DELETE"
+    result = parse(text, {"q": [0.5]}, has_spark=True)
+    assert isinstance(result, SparkStatement)
+    assert "zip_with(v, array(CAST('0.5' AS" in for_spark(result)
+    hinted = parse(text.replace("SELECT", "SELECT /*+ index(e) */"), {"q": [0.5]}, has_spark=True)
+    assert isinstance(hinted, SparkStatement)
+    assert hinted.hints == ("index",)
+    for wrong in ("SELECT 'x", "SELECT 1; SELECT 2", "DROP INDEX x", "", "SELECT id FROM t@17"):
+        with pytest.raises(SqlError):
+            parse(wrong, has_spark=True)
 
 
 def test_a_distance_for_spark_is_of_two_vectors() -> None:
