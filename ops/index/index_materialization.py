@@ -18,7 +18,7 @@ from icepuffin.ops.index.planning.version_plan import VersionPlan, plan_instead,
 from icepuffin.ops.index.upkeep.outcome_reports import empty_report, reuse_report
 from icepuffin.ops.index.vain_builds import find_vain_build, record_vain_build
 from icepuffin.ops.index.versions.version_reader import lost_packs
-from icepuffin.ops.model import Action, SnapshotId, StorageConfig
+from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.process.stage_clock import StageClock
 from icepuffin.ops.storage import ObjectMissingError, left_where_refused
 from icepuffin.ops.table.snapshots import head_of
@@ -96,18 +96,18 @@ def _carry_out(
     """
     first, tried = plan, list[VersionPlan]()
     if plan.action is Action.BUILT and not again:
-        _require_new_build(plan, run.storage)
+        _require_new_build(plan, run)
     while True:
         try:
             report = _as_planned(run, plan, clock, sketches)
         except IcepuffinError as error:
             is_first = plan.action is Action.REFRESHED and not tried and not again
             is_unfit = is_first and isinstance(error, GateFailedError | LayoutMisfitError | ShardTooLargeError)
-            vain = find_vain_build(plan, run.storage) if is_unfit else None
+            vain = find_vain_build(plan, run) if is_unfit else None
             other = plan_instead(plan, error, first, vain)
             if other is None:
                 if Action.BUILT in (one.action for one in (*tried, plan)):
-                    _record_if_vain(plan, error, run.storage)
+                    _record_if_vain(plan, error, run)
                 _name_both(error, plan, vain)
                 raise
             anew = other.action is Action.BUILT
@@ -125,9 +125,9 @@ def _carry_out(
         return report
 
 
-def _require_new_build(plan: VersionPlan, storage: StorageConfig) -> None:
+def _require_new_build(plan: VersionPlan, run: RunContext) -> None:
     """Raises GateFailedError where a build of mostly the same rows has missed the gate."""
-    vain = find_vain_build(plan, storage)
+    vain = find_vain_build(plan, run)
     if vain is None:
         return
     where = f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}"
@@ -139,11 +139,11 @@ def _require_new_build(plan: VersionPlan, storage: StorageConfig) -> None:
     raise error
 
 
-def _record_if_vain(plan: VersionPlan, error: IcepuffinError, storage: StorageConfig) -> None:
+def _record_if_vain(plan: VersionPlan, error: IcepuffinError, run: RunContext) -> None:
     """Keep the recall of a build that has missed the gate, where no refresh has met it, whichever was last."""
     of_build = error if plan.action is Action.BUILT else plan.other_error
     if isinstance(error, GateFailedError) and isinstance(of_build, GateFailedError):
-        record_vain_build(plan, of_build, storage)
+        record_vain_build(plan, of_build, run)
 
 
 def _name_both(error: IcepuffinError, plan: VersionPlan, vain: GateFailedError | None) -> None:

@@ -49,7 +49,7 @@ def estimate_refresh(run: RunContext, definition: IndexDefinition, snapshot_id: 
     """
     definition = _as_defined(run.table, definition) or new_definition(run.table, definition)
     plan = plan_version(replace(run, runner=LocalRunner()), definition, snapshot_id)
-    vain = find_vain_build(plan, run.storage) if plan.action is Action.BUILT else None
+    vain = find_vain_build(plan, run) if plan.action is Action.BUILT else None
     return estimate(run, plan if vain is None else replace(plan, reason=f"{plan.reason}. {vain}"))
 
 

@@ -418,7 +418,8 @@ def without_files(version: OpenVersion, paths: Collection[str]) -> OpenVersion:
 def shared_rows(version: OpenVersion, live: LiveFiles) -> tuple[int, int]:
     """Number of rows with a vector in the files of `live` that the version covers: at least, and at most.
 
-    What deletes name counts as gone at least, and in each of the files that a delete file is about.
+    What deletes name counts as gone at least, and in each of the files that a delete file is about. Of equality deletes
+    that is a row for each key, which is an estimate.
     """
     covered, least, most = covered_paths(version), 0, 0
     named: dict[int, int] = {}  # rows by the tuple of deletes, which files share

@@ -52,6 +52,7 @@ from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import RunContext
 from tests.conftest import STORAGE, make_rows, vectors_of
+from tests.ops.catalog.equality import delete_where_id_is
 from tests.ops.index.comparison import DEFINITION, index_head
 
 ROWS = 240
@@ -392,17 +393,18 @@ def test_a_build_that_missed_the_gate_is_made_again_once_a_fifth_of_the_rows_are
     collect_garbage(table, storage=STORAGE, grace=timedelta(0))
     assert "where it is built anew" in is_refused(high), "the table does not define the index: its record is gone"
     assert built == [340, 350, 350]
-    plan = plan_version(RunContext(table, STORAGE), high, SnapshotId(table.metadata.current_snapshot_id or 0))
-    vain = find_vain_build(plan, STORAGE)
+    run = RunContext(table, STORAGE)
+    plan = plan_version(run, high, SnapshotId(table.metadata.current_snapshot_id or 0))
+    vain = find_vain_build(plan, run)
     assert vain is not None
-    assert find_vain_build(replace(plan, definition=replace(high, target_recall=vain.recall)), STORAGE) is None
+    assert find_vain_build(replace(plan, definition=replace(high, target_recall=vain.recall)), run) is None
     (record,) = Path(table.location().removeprefix("file://")).rglob("vain-builds/*.json")
     whole = json.loads(record.read_text(encoding="utf-8"))
     others = {"recall": ["x", math.nan], "rows": [{"a": None}, {"a": math.inf}, 1], "deleted": [None]}
     damages = [json.dumps(whole | {key: value}) for key, values in others.items() for value in values]
     for damaged in ("{", "[]", *damages):
         record.write_text(damaged, encoding="utf-8")
-        assert find_vain_build(plan, STORAGE) is None
+        assert find_vain_build(plan, run) is None
 
 
 def refusal(make: Callable[[], object]) -> str:
@@ -476,6 +478,24 @@ def test_a_build_in_vain_is_not_made_again_where_shards_have_no_room(
     assert built == [ROWS + 5]
 
 
+def test_equality_deletes_make_other_rows_of_those_that_they_find(table: Table) -> None:
+    high = replace(LEAN, pq_m=1, pq_nbits=4, target_recall=1.0)
+    table.append(make_rows(0, ROWS))
+    refusal(lambda: index_head(table, high))
+
+    def vain() -> GateFailedError | None:
+        run = RunContext(table.refresh(), STORAGE)
+        plan = plan_version(run, high, SnapshotId(table.metadata.current_snapshot_id or 0))
+        return find_vain_build(plan, run)
+
+    delete_where_id_is(table, *range(9_000, 9_000 + ROWS))  # no row has one of these
+    assert "100% of them are the same" in str(vain())
+    delete_where_id_is(table, *range(10))
+    assert "96% of them are the same" in str(vain())
+    delete_where_id_is(table, *range(10, 50))  # two rows have each
+    assert vain() is None, "100 of 480 rows are gone"
+
+
 @pytest.mark.parametrize("fault", [StorageError, ValueError])
 def test_a_store_that_does_not_give_the_record_of_a_build_is_no_damaged_record(
     table: Table, fault: type[Exception], monkeypatch: pytest.MonkeyPatch
@@ -487,10 +507,10 @@ def test_a_store_that_does_not_give_the_record_of_a_build_is_no_damaged_record(
     refusal(lambda: index_head(table, high))
     run, head = RunContext(table, STORAGE), SnapshotId(table.metadata.current_snapshot_id or 0)
     plan = plan_version(run, high, head)
-    assert estimate_refresh(run, high, head).reason == f"{plan.reason}. {find_vain_build(plan, STORAGE)}"
+    assert estimate_refresh(run, high, head).reason == f"{plan.reason}. {find_vain_build(plan, run)}"
     monkeypatch.setattr(LocalStorage, "read_range", read_range)
     with pytest.raises(fault, match="the store does not answer"):
-        find_vain_build(plan, STORAGE)
+        find_vain_build(plan, run)
 
 
 def test_a_store_that_refuses_the_name_of_a_record_has_none(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
