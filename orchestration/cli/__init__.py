@@ -22,7 +22,6 @@ _COMMANDS = {
     "report": ("report", "Write a page on a table: versions, recall, shards, sizes, what is behind."),
     "snapshots": ("snapshots", "List snapshots by time and operation, and what is derived from each."),
     "metrics": ("metrics", "Print lag, recall, bytes and seconds as Prometheus reads them, or serve them."),
-    "sensor-tick": ("sensor_tick", "Do once what the sensor does, and the runs that it requests."),
     "gc": ("gc", "Expire old versions, delete index files that nothing needs."),
     "ui": ("ui", "Say how to start the Dagster UI on this instance, or start it."),
 }

@@ -1,9 +1,8 @@
 """The sensor of a table, and what it does once: record new snapshots of the watched refs as partitions, drop expired
 ones, and request the runs that are due.
 
-`icepuffin sensor-tick` evaluates a table in the same way. An evaluation writes records and partitions itself. The
-daemon would write them from the sensor's result, but then an evaluation could not stop when its time is up, however
-slow the database is.
+An evaluation writes records and partitions itself. The daemon would write them from the sensor's result, but then an
+evaluation could not stop when its time is up, however slow the database is.
 """
 
 import time

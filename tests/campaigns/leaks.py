@@ -23,6 +23,7 @@ from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.orchestration.instance import prepare_home
 from tests.campaigns.budget import BrokenPromiseError, Budget
 from tests.conftest import ROWS, make_rows, queries
+from tests.repository import REPOSITORY
 from tests.services.processes import free_port
 from tests.services.rest import rest_catalog
 from tests.services.s3proxy import s3proxy
@@ -31,7 +32,7 @@ _TABLE = "db.t"
 _QUERY = tuple(queries(1)[0].tolist())
 _COMMANDS = (
     ("refresh", _TABLE),
-    ("sensor-tick",),
+    ("evaluation of the sensor",),
     ("search", _TABLE, "--vector", str(list(_QUERY)), "-k", "3"),
     ("sql", f"SELECT id FROM {_TABLE} ORDER BY l2_distance(embedding, array{_QUERY}) LIMIT 3"),
     ("stats", _TABLE),
@@ -41,6 +42,14 @@ _COMMANDS = (
     ("index", "verify", _TABLE, "e"),
     ("gc", _TABLE),
 )
+_EVALUATION = """
+from icepuffin.orchestration.instance import home_of, open_instance
+from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
+from icepuffin.orchestration.settings import find, load
+settings = load()
+with open_instance(home_of(settings, find())) as instance:
+    print([run.message for run in tick(settings, instance) if isinstance(run, LocalRun)])
+"""
 _FAULTS = (
     "no fault", "no fault", "no fault", "wrong key", "store away", "catalog away", "database away", "no such catalog",
     "Spark Connect away", "killed",
@@ -147,11 +156,14 @@ class Trial:
             **os.environ,
             **{name.upper().replace(" ", "_"): value for name, value in self._canaries.items()},
             "DAGSTER_HOME": str(self.home),
+            "ICEPUFFIN_SETTINGS": str(self._folder / "settings" / "icepuffin.toml"),
+            "PYTHONPATH": str(REPOSITORY),
             "SPARK_LOCAL_IP": "127.0.0.1",
             DIRECTORY: str(self._folder / "cache"),
         }
-        program = Path(sys.executable).with_name("icepuffin")
-        command = [program, *self.command, "--dir", self._folder / "settings"]
+        program = str(Path(sys.executable).with_name("icepuffin"))
+        is_evaluation = self.command[0] == "evaluation of the sensor"
+        command = [sys.executable, "-c", _EVALUATION] if is_evaluation else [program, *self.command]
         leaks: dict[str, None] = {}
         with (self._folder / "printed").open("wb") as printed:
             process = subprocess.Popen(

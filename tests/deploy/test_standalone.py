@@ -151,9 +151,9 @@ def test_the_wheel_alone_searches_without_dagster_spark_or_java(
         '[catalogs.lake]\ntype = "rest"\nuri = "http://127.0.0.1:1"\n[tables.t]\ncatalog = "lake"\nname = "n.t"\n'
     )
     (tmp_path / "icepuffin.toml").write_text(of_table)
-    command = [python.with_name("icepuffin"), "sensor-tick"]
+    command = [python.with_name("icepuffin"), "ui", "--start"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.stderr == "error: this command needs dagster: pip install 'icepuffin[dagster]'\n"
+    assert done.stderr == "error: this command needs dagster_webserver: pip install 'icepuffin[ui]'\n"
 
 
 def test_an_executor_has_no_other_way_to_the_project(tmp_path: Path) -> None:

@@ -14,6 +14,9 @@ from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.tasks.task_runner import Progress, RunContext
 from icepuffin.orchestration.cli import main
+from icepuffin.orchestration.instance import open_instance
+from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
+from icepuffin.orchestration.settings import load
 from tests.conftest import make_rows, queries
 from tests.ops.catalog.vended_tables import connected, new_table
 from tests.ops.index.comparison import DEFINITION
@@ -89,13 +92,13 @@ def test_sql_needs_nothing_but_the_catalog(lake: Vending, tmp_path: Path) -> Non
 
 
 def test_runs_and_commands_need_nothing_but_the_catalog_and_keep_no_key(
-    lake: Vending, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    lake: Vending, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = new_table(lake, tmp_path)
     name = ".".join(table.name())
-    monkeypatch.delenv("DAGSTER_HOME", raising=False)
     home = without_captured_output(tmp_path / "dagster_home")
-    (tmp_path / "icepuffin.toml").write_text(
+    settings = tmp_path / "icepuffin.toml"
+    settings.write_text(
         f'[catalogs.lake]\ntype = "rest"\nuri = "{lake.catalog}"\n[spark]\nmaster = ""\n'
         f'[tables.t]\ncatalog = "lake"\nname = "{name}"\nretries = 0\n'
     )
@@ -104,8 +107,8 @@ def test_runs_and_commands_need_nothing_but_the_catalog_and_keep_no_key(
         main([*arguments, "--json", "--dir", str(tmp_path)])
         return json.loads(capsys.readouterr().out)
 
-    (tick,) = run("sensor-tick")
-    assert [item["succeeded"] for item in tick["runs"]] == [True]
+    with open_instance(home) as instance:
+        assert [event.succeeded for event in tick(load(settings), instance) if isinstance(event, LocalRun)] == [True]
     lake.expire()
     table.refresh().append(make_rows(200, 220))
     assert "refreshed" in json.dumps(run("refresh", name))

@@ -42,7 +42,7 @@ from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta.theta_report import ThetaEstimate, ThetaOutcome
 from icepuffin.orchestration.cli import group, main, metrics, ui
 from icepuffin.orchestration.cli.metrics import server
-from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows, without_captured_output
+from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows
 from tests.patience import PATIENCE
 
 Run = Callable[..., str]
@@ -50,12 +50,10 @@ Run = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """Three snapshots, ticked: each has its sketches and its index."""
+    """Three snapshots, refreshed: each has its sketches and its index."""
     lake = make_lake(tmp_path_factory.mktemp("lake"), snapshots=3)
-    without_captured_output(lake.directory / "dagster_home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("DAGSTER_HOME", raising=False)
-        main(["sensor-tick", "--dir", str(lake.directory)])
+    for item in lake.table.metadata.snapshots:
+        main(["refresh", "demo.packages", "--snapshot", str(item.snapshot_id), "--dir", str(lake.directory)])
     return lake
 
 
@@ -113,28 +111,12 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         "stats",
         "snapshots",
         "metrics",
-        "sensor-tick",
         "gc",
         "ui",
     )
     for command in commands:
         main([command, "--help"])
         assert "Example" in capsys.readouterr().out, command
-
-
-def test_a_tick_leaves_nothing_to_do(run: Run) -> None:
-    assert json.loads(run("sensor-tick", "--json")) == [
-        {"table": "demo/demo/packages", "new": [], "dropped": [], "runs": []}
-    ]
-
-
-def test_a_tick_indexes_a_new_snapshot(run: Run, lake: Lake) -> None:
-    added = str(lake.append())
-    assert json.loads(run("sensor-tick", "--dry-run", "--json")) == [{"table": "demo/demo/packages", "due": [added]}]
-    assert run("sensor-tick", "--dry-run").split("\n")[:2] == ["demo/demo/packages: 1 run due", f"  snapshot {added}"]
-    (tick,) = json.loads(run("sensor-tick", "--json"))
-    assert tick["new"] == [added]
-    assert [(item["snapshot_id"], item["succeeded"]) for item in tick["runs"]] == [(added, True)]
 
 
 def of_pattern(lake: Lake) -> str:
@@ -148,23 +130,10 @@ def pages(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     to the folder of the others.
     """
     lake = make_lake(tmp_path / "lake", snapshots=0)
-    without_captured_output(lake.directory / "dagster_home")
     lake.catalog.create_table("demo.pages", lake.table.schema())
     lake.settings_file.write_text(of_pattern(lake), encoding="utf-8")
     monkeypatch.chdir(lake.directory)
     return lake
-
-
-def test_a_dry_tick_is_of_all_tables_of_a_pattern(run: Run, pages: Lake, capsys: pytest.CaptureFixture[str]) -> None:
-    added = str(pages.append())
-    due = [{"table": "demo/demo/packages", "due": [added]}, {"table": "demo/demo/pages", "due": []}]
-    assert json.loads(run("sensor-tick", "--dry-run", "--json")) == due
-    assert [tick["new"] for tick in json.loads(run("sensor-tick", "--json"))] == [[added], []]
-    pages.settings_file.write_text(of_pattern(pages).replace("catalog.db", "none/catalog.db"), encoding="utf-8")
-    with pytest.raises(SystemExit):
-        run("sensor-tick", "--dry-run", "--json")
-    (skipped,) = json.loads(capsys.readouterr().out)
-    assert (skipped["table"], "catalog 'demo'" in skipped["error"]) == ("demo/demo/pa*", True)
 
 
 def test_a_table_of_a_pattern_has_the_settings_of_the_pattern(run: Run, pages: Lake) -> None:
@@ -239,23 +208,10 @@ def a_dropped_table_in_the_settings(lake: Lake) -> Iterator[None]:
         lake.write_settings()
 
 
-def test_a_tick_names_a_dropped_table_and_evaluates_the_others(
-    run: Run, lake: Lake, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with a_dropped_table_in_the_settings(lake):
-        for option in ("--dry-run", "--json"):
-            with pytest.raises(SystemExit) as exited:
-                run("sensor-tick", option, "--json")
-            assert exited.value.code == 1
-            missing, found = json.loads(capsys.readouterr().out)
-            assert "no table demo.archive" in missing["error"]
-            assert found["table"] == "demo/demo/packages"
-
-
 def test_metrics_say_how_an_index_is_doing(run: Run, tmp_path: Path) -> None:
     lake = make_lake(tmp_path / "own", snapshots=1)  # other tests count the versions of the shared one
     folder = ("--dir", str(lake.directory))
-    run("sensor-tick", *folder)
+    run("refresh", "demo.packages", *folder)
     samples = dict(line.rsplit(" ", 1) for line in run("metrics", *folder).splitlines() if not line.startswith("#"))
     table = 'catalog="demo",table="demo.packages"'
     index = f'{table},index="embedding"'
@@ -527,18 +483,13 @@ def test_indexes_are_created_listed_shown_built_and_dropped(run: Run, lake: Lake
 
 
 def test_wrong_properties_of_an_index_are_named_by_every_command_and_can_be_dropped(
-    run: Run, refused: Run, lake: Lake, capsys: pytest.CaptureFixture[str]
+    run: Run, refused: Run, lake: Lake
 ) -> None:
     with lake.table.refresh().transaction() as transaction:
         transaction.set_properties({"ann.index.second.colum": "embedding"})
     wrong = "demo.packages: table property 'ann.index.second.colum' is no parameter of an index"
     for arguments in (("stats",), ("refresh",), ("search", "--like-id", "5")):
         assert wrong in refused(arguments[0], "demo.packages", *arguments[1:])
-    for options in (("--dry-run",), ()):
-        with pytest.raises(SystemExit):
-            run("sensor-tick", "--json", *options)
-        (tick,) = json.loads(capsys.readouterr().out)
-        assert wrong in tick["error"], "no snapshot passes for processed"
     run("index", "drop", "demo.packages", "second", "--yes")
     assert "has a version" in run("stats", "demo.packages")
 
@@ -1038,18 +989,6 @@ def test_a_refresh_that_has_nothing_to_do_loads_no_kernels(run: Run, lake: Lake)
     assert imported == "[]", errors
     assert json.loads(document)["indexes"]["embedding"]["action"] == "reused"
     assert json.loads(document)["theta_sketches"]["outcome"] == "current"
-
-
-def test_an_evaluation_of_the_sensor_loads_no_kernels_and_no_jobs(run: Run, lake: Lake) -> None:
-    """And names the snapshot that was appended."""
-    run("sensor-tick")
-    added = str(lake.append())
-    arguments = ["sensor-tick", "--dry-run", "--json", "--dir", str(lake.directory)]
-    modules = {"numba", "pandas", "pyspark", "icepuffin.orchestration.factory"}
-    document, imported, errors = in_a_process(arguments, modules)
-    assert imported == "[]", errors
-    assert json.loads(document) == [{"table": "demo/demo/packages", "due": [added]}]
-    run("sensor-tick")
 
 
 def test_wrong_settings_are_refused_before_anything_heavy_is_imported(tmp_path: Path) -> None:

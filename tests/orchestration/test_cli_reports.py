@@ -24,11 +24,8 @@ from icepuffin.ops.runs.refresh_plan import RefreshPlan
 from icepuffin.ops.search.measured import tuning_run
 from icepuffin.ops.search.overview import IncludedState, Overview, PackState, ShardState
 from icepuffin.ops.theta.theta_report import ThetaEstimate, ThetaOutcome, ThetaReport
-from icepuffin.orchestration.cli import index, output, sensor_tick, tune
+from icepuffin.orchestration.cli import index, output, tune
 from icepuffin.orchestration.cli.session import Session
-from icepuffin.orchestration.sensor.local_sensor import DueRuns, LocalRun, SkippedTable, TableTick
-from icepuffin.orchestration.sensor.sensor_definition import SensorEvaluation
-from icepuffin.orchestration.sensor.sensor_plan import RunPlan
 
 ESTIMATE = Estimate(
     action=Action.REFRESHED,
@@ -185,46 +182,6 @@ def test_a_plan_says_why_no_sketches_are_made() -> None:
     work = ThetaEstimate(ThetaOutcome.WRITTEN, columns=1, files_sketched=2, files_reused=5, values=3_000)
     fields = work.fields()
     assert (fields["files"], fields["values"]) == ("2 to sketch, 5 known", "3,000 to read, of 1 column")
-
-
-TICK = TableTick("db.t", SensorEvaluation(("1",), (), 0, RunPlan(request=("1", "2"))))
-DONE, FAILED = LocalRun("db.t", "7", "r7", True, ""), LocalRun("db.t", "8", "r8", False, "no space")
-GONE = SkippedTable("db.u", "it was dropped")
-
-
-def test_each_event_of_an_evaluation_has_its_line() -> None:
-    events = [TICK, DONE, FAILED, GONE, DueRuns("db.t", ("1",)), DueRuns("db.t", ("1", "2"))]
-    assert [sensor_tick._lines(event).plain for event in events] == [
-        "db.t: 1 new snapshot, 2 runs due",
-        "  snapshot 7: done",
-        "  snapshot 8: failed: no space",
-        "db.u: not evaluated: it was dropped",
-        "db.t: 1 run due\n  snapshot 1",
-        "db.t: 2 runs due\n  snapshot 1\n  snapshot 2",
-    ]
-    for postponed, waiting in ((3, 2), (2, 3)):
-        evaluation = replace(TICK.evaluation, postponed=postponed, plan=RunPlan(waiting=waiting))
-        line = sensor_tick._lines(replace(TICK, evaluation=evaluation)).plain
-        assert line == "db.t: 1 new snapshot, 0 runs due, 3 snapshots left for the next evaluation"
-
-
-def test_a_failed_run_and_a_skipped_table_fail_the_command() -> None:
-    failed = {event: sensor_tick._failed(event) for event in (DONE, FAILED, GONE)}
-    assert failed == {DONE: False, FAILED: True, GONE: True}
-    assert not sensor_tick._failed(TICK)
-
-
-def test_runs_are_listed_with_the_table_that_they_are_of() -> None:
-    other = replace(TICK, table="db.v", evaluation=SensorEvaluation((), ("5",), 0, RunPlan()))
-    first, second, skipped, due = sensor_tick._documents([TICK, DONE, FAILED, other, GONE, DueRuns("db.w", ("1",))])
-    assert first == {
-        "table": "db.t", "new": ["1"], "dropped": [], "runs": [
-            {"snapshot_id": "7", "run_id": "r7", "succeeded": True, "error": ""},
-            {"snapshot_id": "8", "run_id": "r8", "succeeded": False, "error": "no space"},
-        ],
-    }  # fmt: skip
-    assert second == {"table": "db.v", "new": [], "dropped": ["5"], "runs": []}
-    assert (skipped, due) == ({"table": "db.u", "error": "it was dropped"}, {"table": "db.w", "due": ["1"]})
 
 
 def test_an_index_that_is_behind_says_by_how_much_and_why() -> None:
