@@ -43,7 +43,8 @@ from icepuffin.ops.search.pipeline import Answer, RowsRequest, SearchPipeline
 from icepuffin.ops.search.result import Coverage, OpeningCost, SearchCosts, SearchResult, StalePolicy
 from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice
 from icepuffin.ops.search.tuning import SearchOptions
-from icepuffin.ops.table.snapshots import snapshot_rows, table_name
+from icepuffin.ops.table.live_files import rows_by_position
+from icepuffin.ops.table.snapshots import table_name
 
 _log = logging.getLogger(__name__)
 Reopen = Callable[["IndexReader", Withdraw], "IndexReader"]
@@ -148,8 +149,8 @@ class IndexReader(Presentation):
 
     @property
     def row_count(self) -> int:
-        """Live rows of the snapshot, as its summary counts them; of a restricted table those that the reader may see,
-        which are counted by reading.
+        """Rows of the snapshot's data files less the position deletes that apply to them; of a restricted table those
+        that the reader may see, which are counted by reading.
         """
         return self._row_count
 
@@ -157,7 +158,7 @@ class IndexReader(Presentation):
     def _row_count(self) -> int:
         target = self._target
         if target.restriction is None or target.restriction.row_filter is None:
-            return snapshot_rows(target.table, self.snapshot_id)
+            return rows_by_position(target.live)
         of_snapshot = target.table, target.live, target.schema, target.restriction.row_filter, target.storage
         return find_matches(*of_snapshot).count  # also of files that the index lacks, whatever answers may have
 

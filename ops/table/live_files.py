@@ -198,6 +198,16 @@ def require_distinct_files(live: LiveFiles) -> None:
             )
 
 
+def rows_by_position(live: LiveFiles) -> int:
+    """Rows of the data files less the position deletes that apply to any of them, without reading a file of deletes.
+
+    Unlike a summary, which counts deletes of files that are gone, too. Equality deletes name no rows, and do not count.
+    """
+    deletes = distinct_deletes(live.files)
+    deleted = sum(delete.record_count for delete in deletes if delete.kind is not DeleteKind.EQUALITY)
+    return max(0, live.record_count - deleted)
+
+
 def require_same_deletes(live: LiveFiles) -> None:
     """Raises TableFaultError for a file that the snapshot lists twice, and not each time with the same deletes."""
     for file, following in pairwise(live.files):

@@ -10,10 +10,12 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+import icepuffin
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.index import Action, IndexDefinition, IndexReport, create_index, drop_index
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.rows.datafile import DataFileError
 from icepuffin.ops.search import (
     Coverage,
@@ -296,6 +298,20 @@ def test_the_version_that_was_built_as_defined_answers_before_newer_ones(table_f
     tagged = tagged_version(table.refresh(), "e")
     assert open_index(table, narrow, storage=STORAGE).version == tagged
     assert open_index(table, wide, storage=STORAGE).version != tagged
+
+
+def test_deletes_of_files_that_are_gone_take_no_row_from_the_count(table: Table) -> None:
+    """A summary counts them until somebody removes the deletes' files."""
+    snapshot_id = SnapshotId(table.refresh().metadata.current_snapshot_id or 0)
+    first, *_ = live_files(table, snapshot_id).files
+    append_position_deletes(table, {first.path: np.arange(7)})
+    rows = table.refresh().scan().count()
+    assert icepuffin.open_exact(table, "embedding", "l2", storage=STORAGE).row_count == rows
+    table.overwrite(make_rows(9_000, 9_010))
+    summary = table.refresh().metadata.current_snapshot().summary  # type: ignore[union-attr]
+    assert summary is not None
+    assert (summary["total-records"], summary["total-position-deletes"]) == ("10", "7")
+    assert icepuffin.open_exact(table, "embedding", "l2", storage=STORAGE).row_count == 10
 
 
 def test_a_reader_stays_as_it_is_when_its_table_is_reloaded(table: Table) -> None:
