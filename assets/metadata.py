@@ -128,7 +128,7 @@ def total_metadata(snapshot: Snapshot) -> dict[str, dg.MetadataValue[Any]]:
 
 def _totals_in_words(totals: Mapping[str, int]) -> dict[str, str]:
     """`totals` by the names of Iceberg's summary."""
-    words = {"rows": f"{totals.get('records', 0):,}; data files: {totals.get('data files', 0):,}"}
+    words = {"rows in files": f"{totals.get('records', 0):,}; data files: {totals.get('data files', 0):,}"}
     if files := totals.get("delete files", 0):
         rows = {kind: totals.get(f"{kind} deletes", 0) for kind in ("position", "equality")}
         counts = " and ".join(f"{count:,} by {kind}" for kind, count in rows.items() if count)

@@ -44,7 +44,9 @@ class SnapshotEntry:
     and are not counted.
     """
     rows: int | None
-    """Live rows after the commit, as far as its summary tells."""
+    """Rows after the commit by its summary: less than are live where an engine left deletes of files that are gone, and
+    with those that equality deletes remove.
+    """
     refs: tuple[str, ...]
     """Branches and tags that point at the snapshot, or at an index snapshot of it; icepuffin's own are left out."""
     theta_sketches: bool

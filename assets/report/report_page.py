@@ -76,7 +76,7 @@ def _header(report: TableReport) -> Markup:
     seconds = (report.made - head.committed).total_seconds() if head else 0.0
     age = f"newest {readable_seconds(max(0.0, seconds))} ago" if head else "no head"  # a writer's clock may be ahead
     tiles = [
-        ("rows", _number(head.rows if head else 0), "in the newest snapshot"),
+        ("rows", _number(head.rows if head else 0), "in the newest snapshot, by its summary"),
         ("snapshots", _number(report.snapshot_count), age),
         *(_recall_tile(index) for index in report.indexes),
         ("bytes of indexes", _bytes(report.index_bytes), "all versions, shared files once"),

@@ -108,7 +108,7 @@ def test_the_totals_of_a_snapshot_are_words_and_numbers() -> None:
     deletes = {"total-delete-files": "10", "total-position-deletes": "324", "total-equality-deletes": "0"}
     result = total_metadata(_snapshot(totals | deletes))
     assert result["summary"].value.splitlines() == [
-        "* **rows:** 4,935; data files: 11",
+        "* **rows in files:** 4,935; data files: 11",
         "* **deletes:** 324 by position; delete files: 10",
         "* **bytes:** 4.0 MiB",
     ]
