@@ -357,7 +357,7 @@ def _refresh_or_build(run: RunContext, plan: VersionPlan, base: OpenVersion, *, 
         dead = find_dead_nodes(run, changes, base)
         staying = _live_nodes(base, dead)
     share = _share(staying, arriving, 0.0) if arriving else 1.0
-    how, sampled = "files", None
+    how, sampled = "rows, by data files,", None
     if share < SHARED_ENOUGH:  # compaction, or a table written anew: the rows may still be the old ones
         deleted = deleted_rows(changes.added, run.storage, run.runner)
         sample = sample_new_rows(base, changes.added, plan.schema, plan.field_id, run.storage, deleted=deleted)

@@ -116,6 +116,7 @@ def test_appended_rows_are_inserted_and_found(table: Table) -> None:
     report = index_head(table)
     found, recall = answer_with_recall(table)
     assert (report.action, report.inserted, report.rows) == (Action.REFRESHED, 100, 1000)
+    assert report.reason.startswith("shares 90% of its rows, by data files, with the version of snapshot ")
     assert found.coverage is Coverage.EXACT_VERSION
     assert recall >= 0.96
 
