@@ -57,6 +57,10 @@ class TableReport:
     """Numbers of distinct values by column, and by the snapshots that have sketches of their own"""
     shortfalls: tuple[Shortfall, ...]
 
+    def __repr__(self) -> str:
+        counts = f"{plural(self.snapshot_count, 'snapshot')}, {plural(len(self.indexes), 'index')}"
+        return f"{type(self).__name__}({self.table!r}, {counts})"
+
     @property
     def index_bytes(self) -> int:
         """Bytes of all versions, those of a shared pack once."""

@@ -350,7 +350,9 @@ def test_what_others_have_committed_since_the_table_was_loaded_is_on_the_page(tm
     table = table_in(tmp_path)
     append(table, 0, 60)
     append(table.catalog.load_table("db.t"), 60, 70)
-    assert icepuffin.write_report(table, tmp_path / "t.html").snapshot_count == 2
+    report = icepuffin.write_report(table, tmp_path / "t.html")
+    assert report.snapshot_count == 2
+    assert repr(report) == "TableReport('db.t', 2 snapshots, 0 indexes)", "a notebook shows it"
 
 
 def test_a_version_that_cannot_be_read_is_a_fault_on_the_page(tmp_path: Path) -> None:
