@@ -3,7 +3,9 @@
 import os
 import shlex
 import signal
+import socket
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 
 import click
@@ -26,8 +28,10 @@ def command(session: Session, *, start: bool, port: int) -> None:
     from icepuffin.orchestration.request_guard import MODULE
     from icepuffin.orchestration.settings import PATH_VARIABLE
 
-    if start and find_spec("dagster_webserver") is None:
-        raise ModuleNotFoundError("No module named 'dagster_webserver'", name="dagster_webserver")
+    if start:
+        if find_spec("dagster_webserver") is None:
+            raise ModuleNotFoundError("No module named 'dagster_webserver'", name="dagster_webserver")
+        _require_free(port)
     home = prepare_home(home_of(session.settings, session.settings_file))
     environment = {"DAGSTER_HOME": str(home), PATH_VARIABLE: str(session.settings_file)}
     program = [sys.executable, "-P", "-m", MODULE]
@@ -42,10 +46,19 @@ def command(session: Session, *, start: bool, port: int) -> None:
             signal.signal(number, signal.SIG_DFL)
         os.execve(sys.executable, arguments, {**os.environ, **environment})  # noqa: S606  our own program
     variables = " ".join(f"{key}={shlex.quote(value)}" for key, value in environment.items())
-    short = shlex.join(["icepuffin", "ui", "--start", "--settings", str(session.settings_file)])
+    short = shlex.join(["icepuffin", "ui", "--start", "--port", str(port), "--settings", str(session.settings_file)])
     click.echo(
         f"Start it with:\n  {variables} {shlex.join(arguments)}\nor: {short}\n"
         f"Then open http://127.0.0.1:{port}/asset-groups : "
         "choose an asset, 'Partitions' for its snapshots, "
         "'Materialize' to backfill any of them; 'Automation' starts the sensor."
     )
+
+
+def _require_free(port: int) -> None:
+    """Raises ClickException where somebody listens there: Dagster would go on without a webserver."""
+    with socket.socket() as taken, suppress(ConnectionRefusedError):
+        taken.connect(("127.0.0.1", port))
+        raise click.ClickException(
+            f"port {port} of 127.0.0.1 is taken: end what listens there, or name another by --port"
+        )

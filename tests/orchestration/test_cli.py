@@ -44,6 +44,7 @@ from icepuffin.orchestration.cli import group, main, metrics, ui
 from icepuffin.orchestration.cli.metrics import server
 from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows
 from tests.patience import PATIENCE
+from tests.services.processes import free_port
 
 Run = Callable[..., str]
 
@@ -864,12 +865,25 @@ def test_the_ui_command_can_be_pasted_into_a_shell(tmp_path: Path, capsys: pytes
     folder.mkdir()
     settings = folder / "icepuffin.toml"
     settings.write_text('dagster_home = "home"\n[catalogs.c]\ntype = "rest"\n', encoding="utf-8")
-    main(["ui", "--dir", str(folder)])
+    main(["ui", "--dir", str(folder), "--port", "3005"])
     command, short = capsys.readouterr().out.splitlines()[1:3]
     variables = [f"DAGSTER_HOME={folder}/home", f"ICEPUFFIN_SETTINGS={settings}"]
     program = [sys.executable, "-P", "-m", "icepuffin.orchestration.request_guard"]
     assert shlex.split(command)[:8] == [*variables, *program, "-w", str(folder / "home" / "workspace.yaml")]
-    assert shlex.split(short)[1:] == ["icepuffin", "ui", "--start", "--settings", str(settings)]
+    assert shlex.split(short)[1:] == ["icepuffin", "ui", "--start", "--port", "3005", "--settings", str(settings)]
+
+
+def test_the_ui_starts_on_a_free_port_alone(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Dagster would go on without a webserver, and with a second daemon where the first one is of the same instance."""
+    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("it was started"))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process's own stay as they are
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(SystemExit):
+            main(["ui", "--start", "--port", str(port), "--settings", str(lake.settings_file)])
+    assert f"port {port} of 127.0.0.1 is taken" in capsys.readouterr().err
 
 
 def test_an_unreachable_catalog_is_one_line(tmp_path: Path) -> None:
@@ -902,7 +916,7 @@ def test_starting_the_ui_ends_runs_whose_process_is_gone(run: Run, lake: Lake, m
     started: list[str] = []
     monkeypatch.setattr(os, "execve", lambda _, arguments, __: started.extend(arguments))
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process's own stay as they are
-    assert lost_run.run_id in run("ui", "--start")
+    assert lost_run.run_id in run("ui", "--start", "--port", str(free_port()))
     assert started[started.index("-h") :][:2] == ["-h", "127.0.0.1"], "nobody from elsewhere reaches it"
     with open_instance(home) as instance:
         ended = instance.get_run_by_id(lost_run.run_id)
