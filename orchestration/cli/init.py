@@ -14,7 +14,7 @@ import click
 
 from icepuffin.ops.rows.element_types import OF_COLUMN
 from icepuffin.orchestration.cli.session import Session
-from icepuffin.orchestration.cli.table_options import METRICS
+from icepuffin.orchestration.cli.table_options import METRICS, require_table_name
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
@@ -53,9 +53,7 @@ master = ""                     # this process alone works; or "local[*]", "spar
 )
 @click.option("--type", "kind", help="The catalog's type in PyIceberg. [default: by the uri]")
 @click.option("--property", "properties", multiple=True, metavar="KEY=VALUE", help="Another of it. May be repeated.")
-@click.option(
-    "--catalog", default="lake", show_default=True, help="Its name, by which an SQL catalog keeps its tables."
-)
+@click.option("--catalog", help="Its name, by which an SQL catalog keeps its tables. [default: lake]")
 @click.option("--table", metavar="NAMESPACE.TABLE", help="The table.")
 @click.option("--column", help="The vector column.")
 @click.option("--index", help="Name of the index. [default: that of the column]")
@@ -67,7 +65,7 @@ def command(
     uri: str | None,
     kind: str | None,
     properties: tuple[str, ...],
-    catalog: str,
+    catalog: str | None,
     table: str | None,
     column: str | None,
     index: str | None,
@@ -95,9 +93,14 @@ def command(
     answers = {"--uri": uri or kind, "--table": table, "--column": column}
     if (missing := [option for option, answer in answers.items() if not answer]) and not sys.stdin.isatty():
         raise click.UsageError(f"without a terminal, give {', '.join(missing)}")
-    uri = uri if uri or kind else click.prompt("URI of the catalog")
-    table = table or click.prompt("Table, as namespace.table")
+    is_asked = not (uri or kind)
+    uri = click.prompt("URI of the catalog") if is_asked else uri
     of_catalog = _catalog(uri, kind, properties)
+    if not catalog:  # others find a table whatever the name is
+        asks = is_asked and of_catalog["type"] == "sql"
+        catalog = click.prompt("Name of the catalog", default="lake") if asks else "lake"
+    table = str(table or click.prompt("Table, as namespace.table"))
+    require_table_name(table)
     names = {"catalog": catalog, "table": table, "metric": metric}
     settings = parse(_text(of_catalog, **names, column="c", index="i"), file)
     schema = catalogs_of(settings).table(catalog, table).schema()

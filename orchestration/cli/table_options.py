@@ -140,13 +140,18 @@ class TableContext:
         return f"make one with: icepuffin index create {quote(self.name)} --name NAME --column COLUMN"
 
 
+def require_table_name(table: str) -> None:
+    """Raises UsageError for what has not the form of a table's name."""
+    if not all(table.split(".")) or "." not in table:
+        raise click.UsageError(f"'{table}' is no table; name one as namespace.table")
+
+
 def table_command(function: Callable[..., None]) -> Callable[..., None]:
     """Take TABLE, --catalog, --json, --dir and --settings, and hand them to `function` as one `TableContext`."""
 
     @wraps(function)
     def command(session: Session, /, table: str, catalog: str | None, *, as_json: bool, **options: Any) -> None:
-        if not all(table.split(".")) or "." not in table:
-            raise click.UsageError(f"'{table}' is no table; name one as namespace.table")
+        require_table_name(table)
         _ = session.settings  # wrong settings are refused before the command imports PyIceberg
         function(TableContext(session, table, catalog, as_json), **options)
 

@@ -109,6 +109,7 @@ def test_a_folder_that_is_named_gets_the_file(init: Init) -> None:
     ("options", "expected"),
     [
         ({"table": "db.nowhere"}, "there is no table db.nowhere"),
+        ({"table": "t"}, "'t' is no table; name one as namespace.table"),
         ({"column": "vector"}, "db.t has no column 'vector'"),
         ({"column": "name"}, "name"),
         ({"uri": "sqlite:////no/such/lake.db"}, "there is no SQLite database"),
@@ -133,7 +134,11 @@ def test_a_terminal_is_asked_for_the_rest_and_offers_the_vector_column(
 ) -> None:
     table_factory("t")
     asked: dict[str, object] = {}
-    answers = {"URI of the catalog": sql_catalog.properties["uri"], "Table, as namespace.table": "db.t"}
+    answers = {
+        "URI of the catalog": sql_catalog.properties["uri"],
+        "Name of the catalog": "test",
+        "Table, as namespace.table": "db.t",
+    }
 
     def prompt(question: str, default: object = None) -> object:
         asked[question] = default
@@ -141,7 +146,8 @@ def test_a_terminal_is_asked_for_the_rest_and_offers_the_vector_column(
 
     monkeypatch.setattr(click, "prompt", prompt)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
-    main(["init", "--catalog", "test", "--dir", str(tmp_path / "new")])
+    main(["init", "--dir", str(tmp_path / "new")])
+    assert asked["Name of the catalog"] == "lake"
     assert asked["Vector column"] == "embedding"
     assert asked["Name of the index"] == "embedding"
     (table,) = load(directory=tmp_path / "new").tables.values()
