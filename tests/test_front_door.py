@@ -289,7 +289,7 @@ def test_python_plans_lists_proves_and_clears_what_the_shell_does(table: Table) 
     assert icepuffin.plan(table, "e").sketches is None
     (listed,) = icepuffin.list_indexes(table)
     assert (listed.versions, listed.snapshot_id, listed.lag and listed.lag.snapshots) == ((), None, 1)
-    with pytest.raises(icepuffin.errors.IndexUnavailableError, match="no version of index e yet; make one"):
+    with pytest.raises(icepuffin.errors.IndexUnavailableError, match="no version at the tag of index e; make one"):
         icepuffin.verify(table)
     snapshot_id = icepuffin.refresh(table).snapshot_id
     (listed,) = icepuffin.list_indexes(table.refresh())

@@ -100,7 +100,8 @@ def require_database(name: str, properties: Mapping[str, str]) -> None:
     elif not path.parent.is_dir():
         missing += f", nor a folder {path.parent}"
     raise CatalogUnavailableError(
-        f"catalog {name!r} cannot be opened: {missing}; check uri in its settings. icepuffin creates no catalog"
+        f"catalog {name!r} cannot be opened: {missing}; check uri in its settings: sqlite:/// begins in the current "
+        "folder, sqlite://// at the root. icepuffin creates no catalog"
     )
 
 

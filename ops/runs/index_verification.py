@@ -79,8 +79,8 @@ def verify_index(run: RunContext, index: str) -> "Integrity":
     table, version = table_name(run.table), tagged_version(run.table, index)
     if version is None:
         raise IndexUnavailableError(
-            f"{table} has no version of index {index} yet; make one with: "
-            f"icepuffin refresh {quote(table)} --index {index}"
+            f"{table} has no version at the tag of index {index}; "
+            f"make one with: icepuffin refresh {quote(table)} --index {index}"
         )
     from icepuffin.ops.index.verify.integrity import check_integrity, remedy  # noqa: PLC0415  numba, not needed above
 

@@ -98,7 +98,10 @@ def test_a_table_that_an_sql_catalog_has_by_another_name_is_said_to_be_there(tmp
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("catalogue.db", "there is no SQLite database {folder}/catalogue.db; check uri in its settings"),
+        (
+            "catalogue.db",
+            "there is no SQLite database {folder}/catalogue.db; check uri in its settings: sqlite:/// begins in the",
+        ),
         ("absent/catalog.db", "there is no SQLite database {folder}/absent/catalog.db, nor a folder {folder}/absent"),
         ("taken", "{folder}/taken is a folder, not an SQLite database"),
         ("text.db", "file is not a database ({folder}/text.db)"),
