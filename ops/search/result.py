@@ -239,7 +239,7 @@ class SearchResult(Presentation):
             yield from batch.to_pylist()
 
     def to_pandas(self) -> "pd.DataFrame":
-        """pandas.DataFrame: one line per row."""
+        """pandas.DataFrame: one line per row. Raises ModuleNotFoundError where pandas is not installed."""
         return self.rows.to_pandas()
 
     def to_polars(self) -> "pl.DataFrame":
