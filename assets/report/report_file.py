@@ -22,7 +22,7 @@ _HEAD_BYTES = 400
 
 
 class ReportFileError(ArgumentError):
-    """Raised for a file that is no report, and for a folder that is not there."""
+    """Raised for a file that is no report or cannot be written, and for a folder that is not there."""
 
 
 def write_report(
@@ -31,7 +31,8 @@ def write_report(
     """Write a page on a table, as one HTML file: snapshots, index versions, recall by cost, shards, sizes, distinct
     values, and what is behind.
 
-    Reads metadata and the map of each index, and no vectors. The page needs no other file and no network.
+    Reads metadata, and of each index its map and the columns in `filters`, and no vectors. The page needs no other file
+    and no network.
 
     Parameters
     ----------
@@ -52,7 +53,7 @@ def write_report(
     Raises
     ------
     ArgumentError
-        A file that is no report has the name, or there is no such folder.
+        A file that is no report has the name, there is no such folder, or the file cannot be written.
 
     Examples
     --------
@@ -90,5 +91,7 @@ def write_page(report: TableReport, path: Path) -> None:
     try:
         aside.write_text(report_page(report), encoding="utf-8")
         aside.replace(path)
+    except OSError as error:
+        raise ReportFileError(f"{path} cannot be written: {error.strerror}") from error
     finally:
         aside.unlink(missing_ok=True)

@@ -70,7 +70,9 @@ class TableReport:
 
 
 def table_report(table: Table, spec: TableSpec, storage: StorageConfig) -> TableReport:
-    """What there is to say of a loaded table. Reads metadata, manifests of the head, and the map of each index."""
+    """What there is to say of a loaded table. Reads metadata, manifests of the head, and of each index its map
+    and the columns in filters.
+    """
     entries = newest_snapshots(table, spec)
     shown = tuple(reversed(entries[:MAX_SNAPSHOTS]))
     indexes = tuple(describe_index(table, index, storage, spec.first_ref) for index in spec.indexes)

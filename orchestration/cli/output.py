@@ -119,13 +119,13 @@ def _text(value: Any) -> str:
 
 
 def confirm(question: str, refusal: str) -> None:
-    """Raises Abort where the answer is no, UsageError with `refusal` where nobody can answer."""
+    """Ask on stderr. Raises Abort where the answer is no, UsageError with `refusal` where nobody can answer."""
     try:
-        click.confirm(question, abort=True)
+        click.confirm(question, abort=True, err=True)
     except click.Abort:
         if sys.stdin.isatty():
             raise
-        click.echo()  # the prompt ends without a new line
+        click.echo(err=True)  # the prompt ends without a new line
         raise click.UsageError(f"{refusal}: without a terminal, confirm with --yes") from None
 
 

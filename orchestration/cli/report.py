@@ -16,7 +16,8 @@ def command(context: TableContext, /, path: Path | None) -> None:
     """Write a page on a table, as one HTML file: snapshots, index versions, recall by cost, shards, sizes, distinct
     values, and what is behind, with the command that mends it.
 
-    A report that is there is replaced, no other file. Reads metadata and the map of each index, and no vectors.
+    A report that is there is replaced, no other file. Reads metadata, and of each index its map and the
+    columns in filters, and no vectors.
 
     \b
     Examples:

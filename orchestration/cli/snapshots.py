@@ -30,7 +30,12 @@ class _TimeType(click.DateTime):
 @click.command("snapshots")
 @metadata_command
 @click.option("--operation", type=click.Choice(_OPERATIONS), help="Only snapshots of this operation.")
-@click.option("--since", type=_TimeType(_TIMES), help="Only snapshots committed at this time (UTC) or later.")
+@click.option(
+    "--since",
+    type=_TimeType(_TIMES),
+    metavar="TIME",
+    help="Only snapshots committed at this time (UTC) or later, such as 2026-11-20T08:00.",
+)
 @click.option(
     "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Snapshots to list, the newest first."
 )

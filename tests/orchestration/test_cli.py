@@ -425,8 +425,9 @@ def test_a_drop_is_confirmed_by_who_knows_what_it_means(
         with pytest.raises(SystemExit):
             run(*drop)
         printed = capsys.readouterr()
-        assert expected in printed.out
-        assert printed.out.endswith("\n"), "the error begins a line"
+        assert printed.out == ""
+        assert expected in printed.err
+        assert "\nUsage: " in printed.err, "the error begins a line"
         assert "index embedding is not dropped: without a terminal, confirm with --yes" in printed.err
         if other_index:
             run("index", "drop", "demo.packages", "other", "--yes")
@@ -444,10 +445,11 @@ def test_an_index_is_changed_by_who_has_seen_what_changes(
         run(*create, "--filters", "id")
     printed = capsys.readouterr()
     changes = "filters none becomes id, include id, name becomes none, target_recall 0.99 becomes 0.9"
-    assert f"Change index changed of demo.packages? {changes} [y/N]" in printed.out
+    assert f"Change index changed of demo.packages? {changes} [y/N]" in printed.err
     assert "nothing is changed: without a terminal, confirm with --yes" in printed.err
     assert run(*create, "--include", "id,name", "--target-recall", "0.99") == first
-    changed = json.loads(run(*create, "--filters", "id", "--yes"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    changed = json.loads(run(*create, "--filters", "id"))
     assert (changed["target_recall"], changed["filters"], changed["include"]) == (0.9, ["id"], [])
     run("index", "drop", "demo.packages", "changed", "--yes")
 

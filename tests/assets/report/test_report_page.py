@@ -386,6 +386,11 @@ def test_a_page_is_written_whole_or_not_at_all(
     assert [file.name for file in tmp_path.iterdir()] == ["t.html"]
 
 
+def test_a_page_that_cannot_be_written_is_named(report: TableReport) -> None:
+    with pytest.raises(icepuffin.errors.ArgumentError, match=r"^/proc/t\.html cannot be written: "):
+        report_file.write_page(report, Path("/proc/t.html"))
+
+
 def test_a_report_is_replaced_and_no_other_file(table: Table, tmp_path: Path) -> None:
     path, other = tmp_path / "t.html", tmp_path / "mine.html"
     icepuffin.write_report(table, path)
