@@ -81,7 +81,7 @@ def _point(point: TimeLinePoint, nothing: str) -> str:
     line where they fit.
     """
     entry, dot = point.entry, "●" if point.made else "○"
-    rows = "" if entry.rows is None else f", {entry.rows:,} rows"
+    rows = "" if entry.rows is None else f", {plural(entry.rows, 'row')}"
     here = " ← this one" if point.is_here else ""
     made = f"{entry.snapshot_id} {point.figures or nothing}"
     if len(made) > _LINE_CHARACTERS:

@@ -11,6 +11,7 @@ import dagster as dg
 from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.assets.glance import INLINE_CHARACTERS
+from icepuffin.assets.newest_snapshots import row_counts
 from icepuffin.ops.messages import readable_bytes
 from icepuffin.ops.table.summaries import number_of, summary_of
 
@@ -120,9 +121,7 @@ def total_metadata(snapshot: Snapshot) -> dict[str, dg.MetadataValue[Any]]:
         return {}
     return {
         "summary": bullet_list(_totals_in_words(totals)),
-        **plotted(
-            rows=max(0, totals.get("records", 0) - totals.get("position deletes", 0)), bytes=totals.get("files size")
-        ),
+        **plotted(rows=row_counts(snapshot)[2], bytes=totals.get("files size")),
     }
 
 

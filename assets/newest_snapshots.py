@@ -44,8 +44,8 @@ class SnapshotEntry:
     and are not counted.
     """
     rows: int | None
-    """Rows after the commit by its summary: less than are live where an engine left deletes of files that are gone, and
-    with those that equality deletes remove.
+    """Live rows after the commit, by its summary; None where it does not tell, as with equality deletes, or where more
+    rows are deleted than there are: engines leave deletes of rows that were rewritten since.
     """
     refs: tuple[str, ...]
     """Branches and tags that point at the snapshot, or at an index snapshot of it; icepuffin's own are left out."""
@@ -106,7 +106,7 @@ def newest_snapshots(
         expected = (*((SKETCHES,) if spec.settings.statistics.keeps_ndv else ()), *needed)
         present = {*((SKETCHES,) if sketched else ()), *indexes}
         missing = tuple(name for name in expected if name not in present)
-        added, removed, rows = _counts(snapshot)
+        added, removed, rows = row_counts(snapshot)
         entries.append(
             SnapshotEntry(
                 snapshot_id=SnapshotId(snapshot.snapshot_id),
@@ -144,7 +144,7 @@ def _is_sketched(snapshot: Snapshot, statistics: StatisticsFile | None) -> bool:
     return any(is_ours(blob.properties) and counted_for(blob, snapshot) for blob in blobs)
 
 
-def _counts(snapshot: Snapshot) -> tuple[int | None, int | None, int | None]:
+def row_counts(snapshot: Snapshot) -> tuple[int | None, int | None, int | None]:
     """(rows added, rows removed, live rows), as far as the summary tells."""
     summary = summary_of(snapshot)
 
@@ -158,7 +158,8 @@ def _counts(snapshot: Snapshot) -> tuple[int | None, int | None, int | None]:
         return None, None, None
     added = total("added-records") or 0
     removed = total("deleted-records", "added-position-deletes", minus=("removed-position-deletes",)) or 0
-    return added, removed, rows
+    is_known = rows is not None and rows >= 0 and not snapshot_count(snapshot, "total-equality-deletes")
+    return added, max(0, removed), rows if is_known else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,10 +119,9 @@ def _time_line(report: TableReport) -> Markup | None:
         return None
     styles = {entry.operation: _OPERATIONS.get(entry.operation, "e") for entry in entries}
     bars = [
-        Bar(f"{_when(it)} {it.operation}: {it.rows or 0:,} rows", ((styles[it.operation], it.rows or 0),))
-        for it in entries
+        Bar(f"{_when(it)} {it.operation}: {_rows(it.rows)}", ((styles[it.operation], it.rows or 0),)) for it in entries
     ]
-    label = f"Rows of {plural(len(entries), 'snapshot')}, {readable_count(entries[-1].rows or 0)} at last"
+    label = f"Rows of {plural(len(entries), 'snapshot')}, {_rows(entries[-1].rows)} at last"
     axes = Axes(label, ends=(_when(entries[0]), _when(entries[-1])))
     names = {"theta sketches": "theta_sketches"} | {
         f"index {it.definition.name}": it.definition.name for it in report.indexes
@@ -314,7 +313,7 @@ def _histogram(column: ValueCounts) -> Markup:
         text += f"; {column.not_finite:,} of NaN or infinity are not drawn"
     if column.unread_files:
         text += f"; {plural(column.unread_files, 'data file')} left out, whose values the version lacks"
-    bars = [Bar(f"{value or 'no value'}: {rows:,} rows", (("a", rows),)) for value, rows in column.counts]
+    bars = [Bar(f"{value or 'no value'}: {_rows(rows)}", (("a", rows),)) for value, rows in column.counts]
     if column.ends:
         chart = bar_chart(bars, Axes(f"Rows of {column.column} in {len(bars)} ranges of values", ends=column.ends))
         return _figure(f"Values of {column.column}", element("p", text), chart)
@@ -329,7 +328,8 @@ def _share_of_rows(ndv: int, rows: int | None) -> PageCell:
         return _UNKNOWN
     low, high = ndv_bounds(ndv)
     share = min(ndv / rows, 1.0)
-    return PageCell(readable_share(share) if low == high else f"about {share:.0%}", share, f"{ndv:,} of {rows:,} rows")
+    text = readable_share(share) if low == high else f"about {share:.0%}"
+    return PageCell(text, share, f"{ndv:,} of {plural(rows, 'row')}")
 
 
 def _between(ndv: int) -> str:
@@ -389,6 +389,10 @@ def _table(title: str, columns: Sequence[str], lines: Sequence[Sequence[PageCell
 
 def _span(cell: PageCell) -> Markup:
     return element("span", cell.text, title=cell.title)
+
+
+def _rows(count: int | None) -> str:
+    return "number of rows unknown" if count is None else plural(count, "row")
 
 
 def _words(words: Iterable[str]) -> PageCell:

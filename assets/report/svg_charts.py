@@ -145,7 +145,7 @@ def shards_chart(view: Overview) -> Markup:
     """Live rows and tombstones of each shard of an index version that has shards."""
     bars = [
         Bar(
-            f"shard {it.shard}: {it.live:,} rows, {it.tombstones:,} tombstones",
+            f"shard {it.shard}: {plural(it.live, 'row')}, {plural(it.tombstones, 'tombstone')}",
             (("a" if it.routed else "b", it.live), ("e", it.tombstones)),
         )
         for it in view.shards

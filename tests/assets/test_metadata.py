@@ -116,6 +116,8 @@ def test_the_totals_of_a_snapshot_are_words_and_numbers() -> None:
         "rows": 4935 - 324,
         "bytes": 4_183_337,
     }
+    by_key = total_metadata(_snapshot(totals | {"total-equality-deletes": "7", "total-delete-files": "1"}))
+    assert "rows" not in by_key, "those that are left are not known"
     assert total_metadata(_snapshot(totals))["summary"].value.splitlines()[1:] == ["* **bytes:** 4.0 MiB"]
     assert total_metadata(_snapshot({})) == {}
 

@@ -7,7 +7,7 @@ import pytest
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from examples.demo.row_deletes import append_position_deletes
-from icepuffin.assets.newest_snapshots import SnapshotEntry, _counts, newest_snapshots
+from icepuffin.assets.newest_snapshots import SnapshotEntry, newest_snapshots, row_counts
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import IndexSettings, TableSettings
 from icepuffin.ops.model import SnapshotId
@@ -16,7 +16,7 @@ from icepuffin.ops.table.live_files import live_files
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of, engine_of
 from icepuffin.orchestration.settings import load
-from tests.orchestration.lake import Lake, make_lake
+from tests.orchestration.lake import Lake, make_lake, make_rows
 
 
 @pytest.fixture
@@ -83,4 +83,22 @@ def test_position_deletes_that_a_rewrite_drops_are_no_removed_rows() -> None:
     counts = {"added-records": "93", "deleted-records": "100", "removed-position-deletes": "7", "total-records": "93"}
     summary = Summary(Operation.REPLACE, **counts, **{"total-position-deletes": "0"})
     rewrite = Snapshot(snapshot_id=1, timestamp_ms=1, manifest_list="list.avro", summary=summary, schema_id=0)
-    assert _counts(rewrite) == (93, 93, 93)
+    assert row_counts(rewrite) == (93, 93, 93)
+    counts = {"removed-position-deletes": "7", "total-records": "93"}
+    swept = rewrite.model_copy(update={"summary": Summary(Operation.REPLACE, **counts)})
+    assert row_counts(swept) == (0, 0, 93), "the deletes were of rows that are gone"
+
+
+def test_rows_that_the_summary_does_not_tell_are_unknown(lake: Lake) -> None:
+    """As where an engine left the deletes of rows that it rewrote, and where deletes name keys."""
+    table = lake.table.refresh()
+    (file,) = live_files(table, SnapshotId(table.metadata.current_snapshot_id or 0)).files
+    append_position_deletes(table, {file.path: np.arange(45)})
+    table.refresh().overwrite(make_rows(60, 5))
+    newest = listed(lake)[0]
+    assert table.scan().count() == 5
+    assert (newest.rows, newest.cells["rows"]) == (None, "?")
+    counts = {"added-equality-deletes": "7", "total-records": "93", "total-equality-deletes": "7"}
+    summary = Summary(Operation.OVERWRITE, **counts)
+    upsert = Snapshot(snapshot_id=1, timestamp_ms=1, manifest_list="list.avro", summary=summary, schema_id=0)
+    assert row_counts(upsert) == (0, 0, None)

@@ -191,6 +191,12 @@ def test_the_first_screen_is_of_the_head_and_of_the_version_at_the_tag(report: T
     assert "newest 0 s ago" in texts
 
 
+def test_an_unknown_number_of_rows_is_no_zero(report: TableReport) -> None:
+    first, *others = report.snapshots
+    texts = Page(report_page(replace(report, snapshots=(replace(first, rows=None), *others)))).texts
+    assert [text for text in texts if text.endswith("append: number of rows unknown")]
+
+
 def test_distinct_values_are_those_of_the_statistics_with_their_bounds(table: Table, page: Page) -> None:
     newest = data_snapshots(table)[1].snapshot_id
     shown = page.tables["Distinct values by column"]
@@ -280,7 +286,7 @@ def test_who_does_not_see_the_charts_is_told_what_they_show(page: Page) -> None:
     pictures = [attributes for tag, attributes in page.elements if tag == "svg"]
     assert len(pictures) > 10
     assert all(picture["role"] == "img" and picture["aria-label"] for picture in pictures)
-    assert "Rows of 3 snapshots, 5,200 at last" in {picture["aria-label"] for picture in pictures}
+    assert "Rows of 3 snapshots, 5,200 rows at last" in {picture["aria-label"] for picture in pictures}
     assert all(attributes.get("scope") == "col" for tag, attributes in page.elements if tag == "th")
     levels = [int(tag[1]) for tag, _ in page.headings]
     assert all(level <= before + 1 for before, level in pairwise(levels)), "no level is left out"
