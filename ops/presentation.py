@@ -26,11 +26,26 @@ def printable(value: object, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
+def plain_values(column: "pa.Array | pa.ChunkedArray") -> list[object]:
+    """Values of a column; texts where Python lacks any of them: times beyond the year 9999, and nanoseconds."""
+    try:
+        values: list[object] = column.to_pylist()
+    except (OverflowError, ValueError):
+        values = column.cast("string").to_pylist()
+    return values
+
+
+def plain_rows(rows: "pa.Table") -> list[dict[str, object]]:
+    """Rows by the names of their columns, with `plain_values`."""
+    columns = map(plain_values, rows.columns)
+    return [dict(zip(rows.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
 def column_values(name: str, column: "pa.ChunkedArray") -> list[object]:
     """Values of a column of an answer as a person reads them: distances have four decimals, all other floats six
     digits behind the point, or six at all below 1, in lists as well.
     """
-    values: list[object] = column.to_pylist()
+    values = plain_values(column)
     if name == "distance":
         return [f"{value:z.4f}" if isinstance(value, float) else value for value in values]
     return [_rounded(value) for value in values]

@@ -14,7 +14,7 @@ from icepuffin.ops.filters.attribute_values import VersionValues
 from icepuffin.ops.filters.coded_rows import Lists
 from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.presentation import VALUE_WIDTH, printable
+from icepuffin.ops.presentation import VALUE_WIDTH, plain_values, printable
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import head_of, schema_at
 
@@ -101,15 +101,11 @@ def _by_range(values: pa.Array, rows: I64) -> _Counts:
         (f"{_text(values, start)} to {_text(values, end - 1)}" if end > start else "", int(rows[start:end].sum()))
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
     )
-    return counts, (_text(values, 0), _text(values, -1))
+    return counts, (_text(values, 0), _text(values, len(values) - 1))
 
 
 def _text(values: pa.Array, index: int) -> str:
-    value = values[index]
-    try:
-        text = printable(value.as_py(), VALUE_WIDTH)
-    except (OverflowError, ValueError):  # Python has no time beyond the year 9999, and no nanoseconds
-        text = str(value.cast(pa.string()))
+    text = printable(plain_values(values.slice(index, 1))[0], VALUE_WIDTH)
     return text if text.strip() else f'"{text}"'
 
 

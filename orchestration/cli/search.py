@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.presentation import plain_rows
 from icepuffin.ops.rows.element_types import ELEMENT_BITS, OF_COLUMN
 from icepuffin.orchestration.cli.output import print_fields, print_grid, print_json, print_lines, print_warnings
 from icepuffin.orchestration.cli.table_options import METRICS, TableContext, index_name, options_as, table_command
@@ -246,7 +247,7 @@ def _document(result: "SearchResult", arguments: SearchArguments) -> dict[str, o
         **({"certificate": _proof(profile.certificate)} if profile.certificate else {}),
         "warnings": list(result.warnings),
         **({"explain": dict(explain(result))} if arguments.explain else {}),
-        "results": result.rows.to_pylist(),
+        "results": plain_rows(result.rows),
     }
 
 

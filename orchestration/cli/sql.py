@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icepuffin.ops.presentation import VALUE_WIDTH, Grid
+from icepuffin.ops.presentation import VALUE_WIDTH, Grid, plain_rows
 from icepuffin.orchestration.cli.output import print_grid, print_json, print_lines, print_warnings, progress_bars
 from icepuffin.orchestration.cli.session import Session, session_command
 from icepuffin.orchestration.cli.table_options import json_option
@@ -55,7 +55,7 @@ def command(
     if as_json:
         warnings = list(result.search.warnings) if result.search else []
         rows = result.rows.rename_columns(_unique_names(result.rows.column_names))
-        print_json({"how": result.how, "warnings": warnings, "rows": rows.to_pylist()})
+        print_json({"how": result.how, "warnings": warnings, "rows": plain_rows(rows)})
     else:
         _show(session.console, result)
 

@@ -5,7 +5,7 @@ import pytest
 
 from icepuffin.ops.index.planning.index_report import Estimate, GcReport, IndexReport, ShardEstimate
 from icepuffin.ops.model import Action, How, ShardId, SnapshotId
-from icepuffin.ops.presentation import SHOWN_ROWS, Grid, Presentation, printable
+from icepuffin.ops.presentation import SHOWN_ROWS, Grid, Presentation, plain_rows, printable
 from icepuffin.ops.runs.refresh_plan import RefreshPlan
 from icepuffin.ops.runs.snapshot import RefreshReport
 from icepuffin.ops.theta.theta_report import ColumnNdv, ThetaEstimate, ThetaOutcome, ThetaReport, ThetaStatistics
@@ -95,6 +95,14 @@ def test_distances_have_four_decimals_and_other_floats_six_digits() -> None:
     assert Grid.of_rows("", rows, 1).more == 2
     assert "and 2 more" in Grid.of_rows("", rows, 1).html()
     assert "and 7 more" in Grid("", [(number,) for number in range(SHOWN_ROWS + 3)], more=4).html()
+
+
+def test_a_time_that_python_lacks_is_a_text() -> None:
+    rows = pa.table({"at": pa.array([0, 2**60]).cast(pa.timestamp("us")), "id": [1, 2]})
+    shown = "<value out of range: 1152921504606846976>"
+    assert [row[0] for row in Grid.of_rows("", rows).rows] == ["1970-01-01 00:00:00.000000", shown]
+    assert plain_rows(rows)[1] == {"at": shown, "id": 2}
+    assert plain_rows(rows.slice(0, 1)) == rows.slice(0, 1).to_pylist()
 
 
 def test_a_cell_is_cut_escaped_and_has_no_control_characters() -> None:
