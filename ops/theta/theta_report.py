@@ -104,7 +104,9 @@ class ThetaReport(Presentation):
 
     def fields(self) -> dict[str, str]:
         """What was done and what it took, by a short name, in words."""
-        files = f"{plural(self.files_sketched, 'file')} read, {self.files_reused:,} known from before"
+        read = f"{plural(self.files_sketched, 'file')} read" if self.files_sketched else ""
+        known = f"{self.files_reused:,} known from before" if self.files_reused else ""
+        files = ", ".join(filter(None, (read, known))) or "no file to read"
         others = "" if self.fresh or not self.ndv else "; not all columns were counted for this very snapshot"
         expected = f"; {readable_seconds(self.estimate.seconds)} expected" if self.estimate else ""
         fields = {

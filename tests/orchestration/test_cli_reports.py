@@ -143,6 +143,10 @@ def test_a_refresh_says_what_sketches_took() -> None:
     assert bare.fields() == {
         "action": fields["action"], "bytes": "3.0 MiB written", "time": "2.0 s",
     }  # fmt: skip
+    for files_sketched, files_reused, text in ((3, 0, "3 files read"), (0, 9, "9 known from before")):
+        some = replace(report, files_sketched=files_sketched, files_reused=files_reused)
+        assert some.fields()["action"] == f"written: {text}", "no zero"
+    assert replace(report, files_sketched=0, files_reused=0).fields()["action"] == "written: no file to read"
 
 
 def test_a_plan_says_what_is_read_and_written_and_what_it_costs() -> None:
