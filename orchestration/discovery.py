@@ -13,6 +13,7 @@ from icepuffin.assets.spec import TableSpec, is_plain, is_within, mark_of, node,
 from icepuffin.assets.table_settings import IndexSettings, TableSettings
 from icepuffin.ops.errors import IcepuffinError, faults_of
 from icepuffin.ops.index import list_definitions
+from icepuffin.ops.index.definitions.ddl import find_definition
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition, find_name_clash
 from icepuffin.ops.resources import Catalogs, is_pattern
 
@@ -49,12 +50,15 @@ class TableListing:
 
 
 def indexes_of(table: Table, settings: TableSettings, *, by_pattern: bool) -> PropertyIndexes:
-    """The indexes in a loaded table's properties. Raises DefinitionError where the properties are invalid.
+    """The indexes in a loaded table's properties, or those alone that the settings have as well, whose columns may have
+    been renamed. Raises DefinitionError where the properties are invalid.
 
     by_pattern: whether the settings are those of a pattern, so that the table need not have the columns of all indexes.
     """
     return PropertyIndexes(
-        list_definitions(table) if settings.indexes_from_table else (),
+        list_definitions(table)
+        if settings.indexes_from_table
+        else tuple(filter(None, (find_definition(table, name) for name in settings.indexes))),
         columns=tuple(field.name for field in table.schema().fields) if by_pattern else None,
     )
 
@@ -174,13 +178,16 @@ def shown_spec(table: TableSettings, catalogs: Catalogs, indexes: PropertyIndexe
 def table_spec(table: TableSettings, catalogs: Catalogs, indexes: PropertyIndexes | None = None) -> TableSpec:
     """The spec of one table. Without `indexes` its properties are read now."""
     indexes = indexes or find_indexes(table, catalogs)
+    named = {(definition.name, definition.column) for definition in indexes.definitions}
     definitions = {
         name: index_definition(name, index)
         for name, index in table.indexes.items()
-        if indexes.columns is None or index.column in indexes.columns
+        if indexes.columns is None or index.column in indexes.columns or (name, index.column) in named
     }
     for definition in indexes.definitions:
-        in_settings = definitions.get(definition.name)
-        definitions[definition.name] = replace(in_settings, field_id=definition.field_id) if in_settings else definition
+        if in_settings := definitions.get(definition.name):
+            definitions[definition.name] = replace(in_settings, field_id=definition.field_id)
+        elif table.indexes_from_table:
+            definitions[definition.name] = definition
     note = f"Indexes in table properties are not shown: {indexes.unknown}." if indexes.unknown else ""
     return TableSpec(table, tuple(definitions[name] for name in sorted(definitions)), note, indexes.mark)

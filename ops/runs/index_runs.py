@@ -71,12 +71,27 @@ def current_definition(table: Table, definition: IndexDefinition, *, in_settings
 
 
 def ensure_defined(table: Table, definition: IndexDefinition) -> IndexDefinition:
-    """The definition with the table's field ids of its columns; a new one is written to the table's properties."""
+    """The definition with the table's field ids of its columns; a new one is written to the table's properties, and so
+    are the ids that one lacks there which was set by hand: later it may be the columns that are renamed.
+    """
+    in_table = find_definition(table, definition.name)
+    if in_table is not None and _lacks_ids(in_table):
+        create_index(table, in_table)
+        table.refresh()
     if defined := _as_defined(table, definition):
         return defined
     created = create_index(table, definition)
     table.refresh()
     return created
+
+
+def _lacks_ids(definition: IndexDefinition) -> bool:
+    lists = (
+        getattr(definition, ids_of) is None
+        for names_of, ids_of in COLUMN_LISTS.items()
+        if getattr(definition, names_of)
+    )
+    return definition.field_id is None or any(lists)
 
 
 def _as_defined(table: Table, definition: IndexDefinition) -> IndexDefinition | None:

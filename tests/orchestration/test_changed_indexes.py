@@ -1,5 +1,8 @@
 """Indexes in a table's own properties that change while a code location has them as they were."""
 
+import json
+from dataclasses import replace
+
 import dagster as dg
 import numpy as np
 import pytest
@@ -9,7 +12,9 @@ import icepuffin
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.ops.index import IndexDefinition, create_index, drop_index
 from icepuffin.ops.index.definitions.ddl import defined_names
-from icepuffin.orchestration.discovery import table_spec
+from icepuffin.ops.index.planning.current_versions import find_field_id
+from icepuffin.orchestration.cli import main
+from icepuffin.orchestration.discovery import indexes_of, table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.settings import load
@@ -128,3 +133,26 @@ def test_an_index_of_the_settings_follows_its_column_to_another_name(lake: Lake,
         changed = lake.settings().replace('column = "embedding"', f'column = "{column}"')
         lake.settings_file.write_text(changed, encoding="utf-8")
         assert execute(lake, instance, build(load(lake.settings_file)), "refresh").success
+
+
+@pytest.mark.parametrize("from_table", [True, False])
+def test_readers_of_an_index_of_the_settings_follow_its_column_too(
+    lake: Lake, capsys: pytest.CaptureFixture[str], from_table: bool
+) -> None:
+    where = ["demo.packages", "--settings", str(lake.write_settings(indexes_from_table=from_table))]
+    search = ["search", *where, "--index", "embedding", "--like-id", "3", "--json"]
+    main(["refresh", *where, "--index", "embedding"])
+    before = icepuffin.open_index(lake.table.refresh(), "embedding").definition
+    with lake.table.refresh().update_schema() as update:
+        update.rename_column("embedding", "vector")
+    capsys.readouterr()
+    main(search)
+    assert json.loads(capsys.readouterr().out)["column"] == "vector"
+    settings = load(lake.settings_file).tables["packages"]
+    found = indexes_of(lake.table.refresh(), settings, by_pattern=True)
+    spec = table_spec(settings, catalogs_of(load(lake.settings_file)), found)
+    assert before is not None
+    assert (spec.indexes[0].name, spec.indexes[0].field_id) == ("embedding", before.field_id)
+    assert len(spec.indexes) == (2 if from_table else 1)
+    of_settings = replace(spec.indexes[0], field_id=None)
+    assert find_field_id(lake.table, of_settings) == before.field_id, "by the table's own definition"

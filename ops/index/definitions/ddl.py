@@ -223,6 +223,8 @@ def _with_field_ids(table: Table, definition: IndexDefinition) -> IndexDefinitio
 
 def _other_graphs(current: IndexDefinition, requested: IndexDefinition) -> str:
     """Parameters of `current` that graphs depend on and that `requested` has otherwise; empty where there are none."""
+    if current.field_id is None and current.column == requested.column:  # set by hand
+        current = with_fields(current, field_id=requested.field_id)
     current_identity, requested_identity = current.graph_identity(), requested.graph_identity()
     return ", ".join(
         f"{key} {value}" for key, value in current_identity.items() if value != requested_identity.get(key)

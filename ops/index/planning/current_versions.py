@@ -38,7 +38,13 @@ def why_given_up(table: Table, name: str, snapshot_id: SnapshotId) -> str:
 
 
 def find_field_id(table: Table, definition: IndexDefinition) -> int | None:
-    """The vector column's field id; None where the definition has none and the table no such column."""
+    """The vector column's field id, by the table's own definition where `definition` has none, as one of the settings;
+    None where that has none either, and the table no such column.
+    """
+    if definition.field_id is None:
+        with suppress(DefinitionError):
+            own = find_definition(table, definition.name)
+            definition = own if own is not None and own.column == definition.column else definition
     if definition.field_id is not None:
         return definition.field_id
     return next((field.field_id for field in table.schema().fields if field.name == definition.column), None)

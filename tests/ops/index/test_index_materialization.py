@@ -32,13 +32,14 @@ from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.process.stage_clock import StageClock
 from icepuffin.ops.recall.shard_recall import ShardRecall
 from icepuffin.ops.rows.vector_column import VectorColumnError
+from icepuffin.ops.runs.snapshot import refresh as refresh_all
 from icepuffin.ops.search import Coverage, open_index
 from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage, relative_to
 from icepuffin.ops.table.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, BlobKind
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from tests.conftest import ROWS, STORAGE, make_rows
+from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 
 TableFactory = Callable[..., Table]
@@ -330,6 +331,21 @@ def test_a_renamed_column_is_followed_and_a_dropped_one_is_named(table: Table) -
     table.append(make_rows(960, 970).append_column("other", pa.array([""] * 10)))
     with pytest.raises(DefinitionError, match=r"its 'embedding' is another column, field \d+\. .*index drop \S+ e$"):
         index_head(table, definition)
+
+
+def test_columns_of_a_definition_that_was_set_by_hand_are_followed_from_its_first_version_on(table: Table) -> None:
+    written = {key: value for key, value in DEFINITION.to_properties().items() if not key.endswith("-id")}
+    with table.transaction() as change:
+        change.set_properties(written | {"ann.index.e.filters": "section"})
+    refresh_all(table)
+    with table.update_schema() as update:
+        update.rename_column("embedding", "vector")
+        update.rename_column("section", "part")
+    table.append(make_rows(900, 950).rename_columns(["id", "name", "part", "vector"]))
+    refresh_all(table)
+    result = open_index(table.refresh(), "e", storage=STORAGE).search(queries(1), 3, where="part = 'section 1'")
+    assert result.coverage is Coverage.EXACT_VERSION
+    assert {row["part"] for row in result.rows.to_pylist()} == {"section 1"}
 
 
 def test_definitions_live_in_table_properties(table: Table) -> None:
