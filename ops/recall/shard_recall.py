@@ -83,7 +83,8 @@ class ShardRecall:
 def mean_recall(recalls: Iterable[tuple[float, int]]) -> float | None:
     """Recall of several shards, each with its live rows as its weight; None where there are none.
 
-    It holds for searches that probe every shard, as they do by default: the true neighbours are among the shards' own.
+    It is above the recall of searches that probe every shard, as they do by default: each row was searched for
+    in its own shard alone, and poor graphs lead less well to what is near a vector that they do not have.
     """
     weighted = list(recalls)
     live_rows = sum(weight for _, weight in weighted)
