@@ -217,16 +217,21 @@ def _in_order(left: DataFrame, join: Join) -> DataFrame:
     """The left side with `ROW_HASH`, in an order that depends on each partition's set of rows alone.
 
     Columns are called by numbers: PySpark's `mapInArrow` takes a name with a dot or a backtick for a path.
-    Rows of one hash are alike, but for the sign of a zero, as in SQL. `xxhash64` skips nulls, so that a value and a
-    null next to it could change places, and has no bounds between nested values: as texts these have both. The vector,
-    which has neither nulls nor another length, comes first.
+    Rows of one hash are alike. `xxhash64` skips nulls, so that a value and a null next to it could change places, has
+    no bounds between nested values, and takes both zeros for one: as texts they have all that. The vector, which has
+    neither nulls nor another length, comes first, with the texts of its zeros alone.
     """
     numbered = {name: f"column_{number}" for number, name in enumerate(left.columns)}
-    hashed = [numbered[join.vector]]
+    vector = numbered[join.vector]
+    hashed = [vector]
+    if isinstance(left.schema[join.vector].dataType, ArrayType):
+        hashed.append(f"transform(filter({vector}, number -> number = 0), number -> CAST(number AS STRING))")
     for name in [name for name in left.columns if name not in (join.vector, *join.unhashed)]:
-        field = numbered[name]
+        field, data_type = numbered[name], left.schema[name].dataType
         hashed += [field, f"isnull({field})"]
-        if isinstance(left.schema[name].dataType, ArrayType | StructType):
+        if isinstance(data_type, FloatType | DoubleType):
+            hashed.append(f"CAST({field} AS STRING)")
+        if isinstance(data_type, ArrayType | StructType):
             hashed.append(f"to_json(struct({field}), map('ignoreNullFields', 'false'))")
     rows = left.toDF(*numbered.values()).selectExpr("*", f"xxhash64({', '.join(hashed)}) AS {ROW_HASH}")
     return rows.sortWithinPartitions(ROW_HASH)

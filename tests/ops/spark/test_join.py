@@ -486,7 +486,9 @@ def test_names_that_differ_in_case_alone_are_refused_where_spark_ignores_case(
     assert set(both["rank"].to_pylist()) == {1, 2}
 
 
-def test_rows_that_differ_within_nested_columns_have_hashes_of_their_own(spark: "SparkSession") -> None:
+def test_rows_that_differ_within_nested_columns_or_in_the_sign_of_a_zero_have_hashes_of_their_own(
+    spark: "SparkSession",
+) -> None:
     """Two of one hash could change places when Spark computes them again: one would be doubled, the other lost."""
     from icepuffin.ops.spark import knn_join  # noqa: PLC0415  imports pyspark
 
@@ -494,6 +496,8 @@ def test_rows_that_differ_within_nested_columns_have_hashes_of_their_own(spark: 
         ("struct<a: int, b: int>", [{"a": 5, "b": None}, {"a": None, "b": 5}]),
         ("array<int>", [[1, None], [None, 1]]),
         ("array<array<int>>", [[[1], [2]], [[1, 2]]]),
+        ("double", [0.0, -0.0]),
+        ("array<float>", [[1.0, -0.0], [1.0, 0.0]]),
     ]
     query = queries(1)[0].tolist()
     lefts = [
@@ -502,6 +506,7 @@ def test_rows_that_differ_within_nested_columns_have_hashes_of_their_own(spark: 
     ]
     beside = [([1, 0], [2, 0], []), ([1], [0, 2], [0])]
     lefts.append(spark.createDataFrame(beside, "x array<int>, query array<int>, y array<int>"))
+    lefts.append(spark.createDataFrame([([0.0, -0.0, 1.0],), ([-0.0, 0.0, 1.0],)], "query array<float>"))
     join: Any = SimpleNamespace(vector="query", unhashed=())
     for left in lefts:
         hashes = knn_join._in_order(left, join).toArrow()[ROW_HASH].to_pylist()
