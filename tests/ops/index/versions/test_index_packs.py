@@ -563,6 +563,10 @@ def test_a_holder_snapshot_is_nobodys_data(table: Table) -> None:
     assert summary.operation is Operation.REPLACE
     assert holder not in {snapshot.snapshot_id for snapshot in data_snapshots(table)}
     assert len(table.scan(snapshot_id=holder).to_arrow()) == 0
+    for inspected in (table.inspect.files, table.inspect.data_files, table.inspect.delete_files):
+        with pytest.raises(ValueError, match="Must pass at least one table"):  # PyIceberg joins those of each manifest
+            inspected(holder)
+    assert len(table.inspect.entries(holder)) == 0
     for named in (holder, pack_tag("e", holder)):
         with pytest.raises(UnknownSnapshotError, match="only holds shards of index e"):
             resolve_snapshot(table, named)
