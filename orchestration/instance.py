@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 WORKSPACE = "workspace.yaml"
 """File in the folder with which Dagster's own commands are started (`-w`)."""
-LOCATION = "icepuffin"
-"""Name of the code location in the workspace files of this project. Runs of other processes refer to it."""
 DAGSTER_YAML = """\
 # Written by icepuffin when the folder was empty; yours to change.
 telemetry:

@@ -1,4 +1,4 @@
-"""The process of a run, whether it is still alive, and runs of jobs in this process.
+"""The process of a run, and whether it is still alive.
 
 Dagster's launcher notices when a run's process ends while the code server lives. When both end together, as in a
 reboot, the run stays "started" until its maximum runtime is over. So each run records its process in a tag, and the
@@ -12,19 +12,17 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 
 from icepuffin.assets.table_settings import HIDDEN_TAGS
-from icepuffin.orchestration.instance import LOCATION
 
 PROCESS_TAG = f"{HIDDEN_TAGS}process"
 _INITIAL = "pid:[4026531836]"
@@ -34,12 +32,6 @@ _CONTAINER = re.compile(r"/([0-9a-f]{64})/\S* /etc/hostname ")
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 _INTERRUPTS = (dg.DagsterExecutionInterruptedError.__name__, KeyboardInterrupt.__name__)
 _IN_PROGRESS = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
-_LABEL_TAG = ".dagster/repository"
-"""Tag by which the UI lists the runs of a code location."""
-LOCATION_TAGS: Mapping[str, str] = {_LABEL_TAG: f"__repository__@{LOCATION}", "dagster/code_location": LOCATION}
-"""Tags of runs that this process starts for the code location of the UI and the daemon."""
-_jobs: dict[str, dg.JobDefinition] = {}
-"""Jobs that are being executed, by a name of the execution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,24 +131,19 @@ def process_of(run: dg.DagsterRun) -> Process | None:
         return None
 
 
-def lost_runs(instance: dg.DagsterInstance) -> Iterator[tuple[dg.DagsterRun, Process]]:
-    """The runs that Dagster counts as in progress and whose process is gone, each with its process."""
+def end_lost_runs(instance: dg.DagsterInstance) -> tuple[str, ...]:
+    """Fail the runs that Dagster counts as in progress and whose process is gone. Returns their ids."""
+    run_ids = []
     for record in instance.get_run_records(RunsFilter(statuses=_IN_PROGRESS)):
         run = record.dagster_run
         process = process_of(run)
         if process is None or not process.has_ended:
             continue
         now = instance.get_run_by_id(run.run_id)
-        if now is not None and not now.is_finished:  # else it reported its end before its process ended
-            yield now, process
-
-
-def end_lost_runs(instance: dg.DagsterInstance) -> tuple[str, ...]:
-    """Fail the lost runs. Returns their ids."""
-    run_ids = []
-    for run, process in lost_runs(instance):
+        if now is None or now.is_finished:  # it reported its end before its process ended
+            continue
         instance.report_run_failed(
-            run,
+            now,
             f"The process of this run, {process.pid} on {process.host}, is gone: it was killed, or the machine was "
             "restarted. What it had finished is kept, and another run uses it",
         )
@@ -184,7 +171,6 @@ class _RunProcessExecutor(dg.Executor):
     def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[dg.DagsterEvent]:
         run_id = plan_context.run_id
         plan_context.instance.add_run_tags(run_id, process_tags(run_id))
-        join_location(plan_context.instance, plan_context.dagster_run)
         events: Any = self._executor.execute(plan_context, execution_plan)
         with closing(events):
             for event in events:
@@ -209,52 +195,6 @@ def run_process_executor(context: dg.InitExecutorContext) -> dg.Executor:
     """Dagster's in-process executor; its runs can be failed once their process is gone."""
     create: Any = dg.in_process_executor.executor_creation_fn
     return _RunProcessExecutor(create(context))
-
-
-def execute(
-    job: dg.JobDefinition, instance: dg.DagsterInstance, *, run_config: Mapping[str, Any], tags: Mapping[str, str]
-) -> dg.JobExecutionResult:
-    """Execute the job here, by its own executor. A failed step is in the result and in the instance, and is not raised.
-
-    `execute_job` takes a job that can be made again, and creates a run that belongs to no code location. So the job is
-    handed over in memory, and its executor adds the run to the location that its tags name.
-    """
-    execution = str(uuid4())
-    _jobs[execution] = job
-    try:
-        again = dg.build_reconstructable_job(__name__, job_of.__name__, (execution,))
-        return dg.execute_job(again, instance, run_config=run_config, tags=tags)
-    finally:
-        del _jobs[execution]
-
-
-def job_of(execution: str) -> dg.JobDefinition:
-    """The job of an execution of this process."""
-    return _jobs[execution]
-
-
-def join_location(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
-    """Let a run without a code location belong to the one that its tags name: the UI and the daemon look it up there.
-
-    The origin is made of its text in Dagster's database, as the database of an older release has it.
-    """
-    if run.remote_job_origin is not None or _LABEL_TAG not in run.tags:
-        return
-    repository, _, location = run.tags[_LABEL_TAG].partition("@")
-    origin = {
-        "__class__": "ExternalPipelineOrigin",
-        "external_repository_origin": {
-            "__class__": "ExternalRepositoryOrigin",
-            "repository_location_origin": {
-                "__class__": "RegisteredRepositoryLocationOrigin",
-                "location_name": location,
-            },
-            "repository_name": repository,
-        },
-        "pipeline_name": run.job_name,
-    }
-    now = instance.get_run_by_id(run.run_id) or run  # the whole record is written
-    instance.run_storage.replace_job_origin(now, dg.deserialize_value(json.dumps(origin)))  # type: ignore[arg-type]
 
 
 def main() -> None:

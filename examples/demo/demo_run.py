@@ -12,12 +12,12 @@ from rich.console import Console
 from examples.demo import searches
 from examples.demo.demo_report import SnapshotLine, measure, print_report
 from examples.demo.history import load_rows, write_history
+from examples.demo.local_sensor import tick
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.errors import TableStateError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.instance import home_of, open_instance
-from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
 from icepuffin.orchestration.settings import FILE_NAME, Settings, load
 
 SETTINGS = """\
@@ -105,12 +105,10 @@ def _tick(settings: Settings, instance: dg.DagsterInstance, console: Console) ->
     """One sensor tick, as the daemon makes one every 30 seconds. Returns the snapshots whose runs succeeded."""
     done: list[SnapshotId] = []
     with console.status("the sensor is evaluated, and its runs build sketches and index"):
-        for event in tick(settings, instance):
-            if not isinstance(event, LocalRun):
-                continue
-            if not event.succeeded:
-                raise DemoError(f"the run for snapshot {event.partition_key} failed: {event.message}")
-            done.append(SnapshotId(int(event.partition_key)))
+        for run in tick(settings, instance):
+            if not run.succeeded:
+                raise DemoError(f"the run for snapshot {run.partition_key} failed: {run.message}")
+            done.append(SnapshotId(int(run.partition_key)))
     for snapshot_id in done:
         console.print(f"   sensor saw snapshot {snapshot_id}; its run built sketches and index", highlight=False)
     return done

@@ -87,10 +87,6 @@ class SensorCursor:
                 ancestor = parents[ancestor]
         return processed | self.ahead
 
-    def joined(self, other: "SensorCursor") -> "SensorCursor":
-        """This cursor, with what the other one has processed as well: two sensors may evaluate one table."""
-        return replace(self, tips=self.tips | other.tips, ahead=self.ahead | other.ahead)
-
 
 _CURSOR = TypeAdapter(SensorCursor)
 _KEYS = {"freshness": "told"}
@@ -163,11 +159,6 @@ class RunPlan:
     cursor: SensorCursor = field(default_factory=SensorCursor)
     waiting: int = 0
     """Snapshots left for later evaluations: not recorded yet, or waiting for runs of the table to end."""
-
-    @property
-    def runs(self) -> tuple[str, ...]:
-        """Every snapshot for which a run is requested, whatever the reason."""
-        return tuple(dict.fromkeys((*self.request, *filter(None, (self.returned_to, self.again, self.killed)))))
 
 
 def pending_snapshots(facts: TableFacts, cursor: SensorCursor, policy: Policy) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatu
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.types import FloatType, ListType
 
+from examples.demo.local_sensor import tick
 from icepuffin.assets.checks import (
     freshness_check,
     integrity_check,
@@ -38,7 +39,6 @@ from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.instance import open_instance
-from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
 from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import Lake, make_lake, make_rows
 
@@ -244,7 +244,7 @@ def test_snapshots_whose_vectors_are_all_null_are_not_behind_after_a_run(
     with dg.DagsterInstance.ephemeral() as instance:
         assert not freshness(spec, catalogs, instance).passed, "nobody has looked"
     with dg.DagsterInstance.ephemeral() as instance:
-        assert all(run.succeeded for run in tick(settings, instance) if isinstance(run, LocalRun))
+        assert all(run.succeeded for run in tick(settings, instance))
         assert freshness(spec, catalogs, instance).passed
 
 

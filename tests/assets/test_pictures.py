@@ -13,6 +13,7 @@ import pytest
 from dagster import serialize_value
 from pyiceberg.table import Table
 
+from examples.demo.local_sensor import tick
 from icepuffin.assets import ann_index
 from icepuffin.assets.ann_index import _summary, _version, layout_result, version_drawings, version_metadata
 from icepuffin.assets.newest_snapshots import SKETCHES, time_line
@@ -36,7 +37,6 @@ from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
-from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
 from icepuffin.orchestration.settings import load
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -143,7 +143,7 @@ def test_a_run_stores_little(tmp_path: Path) -> None:
     """Dagster keeps each event for ever, and a picture in a materialisation twice and more."""
     lake = make_lake(tmp_path, snapshots=1)
     with dg.DagsterInstance.ephemeral() as instance:
-        (run,) = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, LocalRun)]
+        (run,) = tick(load(lake.settings_file), instance)
         assert run.succeeded
         assert sum(len(serialize_value(entry)) for entry in instance.all_logs(run.run_id)) < 120_000
 

@@ -43,12 +43,12 @@ _COMMANDS = (
     ("gc", _TABLE),
 )
 _EVALUATION = """
+from examples.demo.local_sensor import tick
 from icepuffin.orchestration.instance import home_of, open_instance
-from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
 from icepuffin.orchestration.settings import find, load
 settings = load()
 with open_instance(home_of(settings, find())) as instance:
-    print([run.message for run in tick(settings, instance) if isinstance(run, LocalRun)])
+    print([run.message for run in tick(settings, instance)])
 """
 _FAULTS = (
     "no fault", "no fault", "no fault", "wrong key", "store away", "catalog away", "database away", "no such catalog",

@@ -13,11 +13,11 @@ from rich.console import Console
 
 from examples.demo import demo_report, demo_run, history
 from examples.demo.history import DemoDataError, load_rows
+from examples.demo.local_sensor import LocalRun
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.index import IndexDefinition, create_index
 from icepuffin.ops.model import SnapshotId
-from icepuffin.orchestration.sensor.local_sensor import LocalRun
 from tests.conftest import ROWS, make_rows, queries
 from tests.ops.index.comparison import index_head
 
@@ -72,7 +72,7 @@ def test_position_deletes_are_of_files_of_a_table_of_format_v2(
 
 
 def test_a_run_of_the_demo_that_fails_ends_it_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [LocalRun("t", "1", "a", True, ""), LocalRun("t", "2", "b", False, "the disk is full")]
+    runs = [LocalRun("1", "a", True, ""), LocalRun("2", "b", False, "the disk is full")]
     monkeypatch.setattr(demo_run, "tick", lambda *_: runs)
     with pytest.raises(demo_run.DemoError, match="the run for snapshot 2 failed: the disk is full"):
         demo_run._tick(None, None, Console(quiet=True))  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from examples.demo.local_sensor import tick
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import materialize_index
 from icepuffin.ops.search import open_index
@@ -15,7 +16,6 @@ from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.tasks.task_runner import Progress, RunContext
 from icepuffin.orchestration.cli import main
 from icepuffin.orchestration.instance import open_instance
-from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
 from icepuffin.orchestration.settings import load
 from tests.conftest import make_rows, queries
 from tests.ops.catalog.vended_tables import connected, new_table
@@ -108,7 +108,7 @@ def test_runs_and_commands_need_nothing_but_the_catalog_and_keep_no_key(
         return json.loads(capsys.readouterr().out)
 
     with open_instance(home) as instance:
-        assert [event.succeeded for event in tick(load(settings), instance) if isinstance(event, LocalRun)] == [True]
+        assert [run.succeeded for run in tick(load(settings), instance)] == [True]
     lake.expire()
     table.refresh().append(make_rows(200, 220))
     assert "refreshed" in json.dumps(run("refresh", name))

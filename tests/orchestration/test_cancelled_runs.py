@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import dagster as dg
@@ -10,9 +11,9 @@ from dagster import DagsterEventType, DagsterRunStatus
 
 from icepuffin.ops import steps
 from icepuffin.ops.steps import RunStep
-from icepuffin.ops.table.snapshots import data_snapshots
-from icepuffin.orchestration.sensor.local_sensor import DueRuns, LocalRun, due_runs, tick
-from icepuffin.orchestration.settings import Settings, load
+from icepuffin.orchestration.factory import build
+from icepuffin.orchestration.settings import load
+from tests.orchestration.evaluation import evaluated
 from tests.orchestration.lake import Lake, make_lake
 
 INDEX = dg.AssetKey(["demo", "demo", "packages", "ann_index", "embedding"])
@@ -20,13 +21,10 @@ Report = Callable[[dg.DagsterInstance, dg.DagsterRun], object]
 
 
 @pytest.fixture
-def settings(lake: Lake) -> Settings:
-    return load(lake.write_settings(retries=2))
-
-
-@pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    return make_lake(tmp_path / "lake", snapshots=1)
+    lake = make_lake(tmp_path / "lake", snapshots=1)
+    lake.write_settings(retries=2)
+    return lake
 
 
 def interrupt_at(
@@ -45,14 +43,35 @@ def interrupt_at(
     return counts
 
 
-def runs_of(settings: Settings, instance: dg.DagsterInstance) -> list[LocalRun]:
-    return [event for event in tick(settings, instance) if isinstance(event, LocalRun)]
+def refresh_job(settings_file: str) -> dg.JobDefinition:
+    """The job as the process of a run makes it: with its own executor, which `execute_in_process` replaces."""
+    return build(load(Path(settings_file))).resolve_job_def("refresh_demo_demo_packages")
 
 
-def due_of(settings: Settings, instance: dg.DagsterInstance) -> tuple[str, ...]:
-    (due,) = due_runs(settings, instance)
-    assert isinstance(due, DueRuns)
-    return due.snapshots
+@dataclass
+class Daemon:
+    """Evaluations of the sensor, one after the other, and runs of what it requests."""
+
+    lake: Lake
+    instance: dg.DagsterInstance
+    cursor: str | None = None
+
+    def runs(self) -> list[tuple[str, bool]]:
+        """(snapshot, whether its run succeeded) of what one evaluation requests."""
+        result = evaluated(load(self.lake.settings_file), self.instance, self.cursor)
+        job = dg.build_reconstructable_job(__name__, refresh_job.__name__, (str(self.lake.settings_file),))
+        runs = []
+        for request in result.run_requests or ():
+            tags = {**request.tags, "dagster/partition": request.partition_key or ""}
+            with dg.execute_job(job, self.instance, tags=tags) as run:
+                runs.append((request.partition_key or "", run.success))
+        self.cursor = result.cursor
+        return runs
+
+
+@pytest.fixture
+def daemon(lake: Lake, instance: dg.DagsterInstance) -> Daemon:
+    return Daemon(lake, instance)
 
 
 REPORTS: dict[DagsterRunStatus, Report] = {
@@ -72,41 +91,35 @@ REPORTS: dict[DagsterRunStatus, Report] = {
     ],
 )
 def test_a_run_that_is_ended_from_outside_does_not_try_again(
-    lake: Lake,
-    settings: Settings,
-    instance: dg.DagsterInstance,
-    monkeypatch: pytest.MonkeyPatch,
-    step: RunStep,
-    status: DagsterRunStatus,
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, step: RunStep, status: DagsterRunStatus
 ) -> None:
+    instance, head = daemon.instance, str(daemon.lake.head())
     with monkeypatch.context() as patch:
         seen = interrupt_at(step, instance, REPORTS[status], patch)
-        (run,) = runs_of(settings, instance)
+        assert daemon.runs() == [(head, False)]
     assert seen[step] == 1
-    assert instance.get_runs()[0].status is status
+    (run,) = instance.get_runs()
+    assert run.status is status
     started = instance.all_logs(run.run_id, of_type=DagsterEventType.STEP_START)
     assert started[-1].step_key is not None
     made = "theta_sketches" if step in (RunStep.SKETCHED, RunStep.STATISTICS_REGISTERED) else "ann_index"
     assert made in started[-1].step_key, "no other step of the run is begun"
     assert not instance.all_logs(run.run_id, of_type=DagsterEventType.STEP_RESTARTED)
-    again = () if status is DagsterRunStatus.CANCELED else (run.partition_key,)
-    assert due_of(settings, instance) == again, "what a user ended stays ended; the head of another run is made up for"
-    added = str(lake.append())
-    assert due_of(settings, instance) == (added,)
-    assert [(run.partition_key, run.succeeded) for run in runs_of(settings, instance)] == [(added, True)]
+    again = [] if status is DagsterRunStatus.CANCELED else [(head, True)]
+    assert daemon.runs() == again, "what a user ended stays ended; the head of another run is made up for"
+    added = str(daemon.lake.append())
+    assert daemon.runs() == [(added, True)]
 
 
-def test_an_interrupt_ends_the_command_and_the_run_and_the_next_evaluation_repeats_it(
-    lake: Lake, settings: Settings, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupt_ends_the_run_and_the_next_evaluation_makes_up_for_the_head(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C in `sensor-tick`."""
-    lake.append()
+    """As a machine that is shut down sends it."""
+    instance, head = daemon.instance, str(daemon.lake.head())
     with monkeypatch.context() as patch:
         counts = interrupt_at(RunStep.MADE, instance, lambda *_: None, patch)
-        with pytest.raises(KeyboardInterrupt):
-            runs_of(settings, instance)
+        assert daemon.runs() == [(head, False)]
     assert counts[RunStep.MADE] == 1
     assert [run.status for run in instance.get_runs()] == [DagsterRunStatus.FAILURE]
-    due = [str(snapshot.snapshot_id) for snapshot in data_snapshots(lake.table.refresh())]
-    assert [run.partition_key for run in runs_of(settings, instance)] == due
-    assert instance.get_materialized_partitions(INDEX) == set(due)
+    assert daemon.runs() == [(head, True)]
+    assert instance.get_materialized_partitions(INDEX) == {head}

@@ -10,6 +10,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from examples.demo.local_sensor import tick
 from icepuffin.assets.spec import TableSpec, mark_of
 from icepuffin.assets.table_settings import IndexSettings, TableSettings
 from icepuffin.ops.index import IndexDefinition, create_index, drop_index, list_definitions
@@ -20,7 +21,6 @@ from icepuffin.orchestration import factory
 from icepuffin.orchestration.discovery import PropertyIndexes, TableListing, listed_tables
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import open_instance
-from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
 from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import Lake, make_lake
 
@@ -200,7 +200,7 @@ def test_indexes_in_properties_that_are_one_in_dagster_keep_nothing_else_from_lo
     assert dg.AssetKey(["demo", "demo", "other", "ann_index", "e"]) in keys
     assert {key.name for key in graph.asset_check_keys} == {*CHECKS, "recall", "tombstones", "layout"} - {"live_recall"}
     assert f"Index '{second}' is not shown" in str(graph.get(table).description)
-    runs = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, LocalRun)]
+    runs = tick(load(lake.settings_file), instance)
     assert [run.succeeded for run in runs] == [True]
 
 

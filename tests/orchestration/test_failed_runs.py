@@ -9,8 +9,8 @@ import pytest
 from dagster import DagsterEventType
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 
+from examples.demo.local_sensor import LocalRun, tick
 from icepuffin.orchestration.factory import build
-from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
 from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows
 
@@ -22,7 +22,7 @@ def lake(tmp_path: Path) -> Lake:
 
 def failed_run(lake: Lake, instance: dg.DagsterInstance) -> tuple[LocalRun, int]:
     """(the one run of a tick, how often its steps were tried again)."""
-    (run,) = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, LocalRun)]
+    (run,) = tick(load(lake.settings_file), instance)
     assert not run.succeeded
     again = instance.all_logs(run.run_id, of_type=DagsterEventType.STEP_UP_FOR_RETRY)
     return run, len(again)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from dagster import RunsFilter
 
+from examples.demo.local_sensor import tick
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import DerivedVersion, TagTakenError, index_versions
@@ -24,7 +25,6 @@ from icepuffin.ops.storage.local_storage import LocalStorage, to_path
 from icepuffin.orchestration import jobs
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.sensor.facts import TABLE_TAG
-from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
 from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import DIMS, Lake, make_lake
 
@@ -58,7 +58,7 @@ def set_ratio(lake: Lake, ratio: float) -> None:
 
 
 def run_tick(lake: Lake, instance: dg.DagsterInstance) -> None:
-    assert all(event.succeeded for event in tick(load(lake.settings_file), instance) if isinstance(event, LocalRun))
+    assert all(run.succeeded for run in tick(load(lake.settings_file), instance))
 
 
 def maintain(lake: Lake, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:

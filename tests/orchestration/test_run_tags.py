@@ -15,6 +15,7 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
+from examples.demo.local_sensor import tick
 from icepuffin.assets.table_settings import HIDDEN_TAGS, RUN_NUMBERS
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
@@ -33,7 +34,6 @@ from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.overrides import SettingsError
 from icepuffin.orchestration.sensor.facts import TABLE_TAG
-from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
 from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import DIMS, Lake, make_lake
 from tests.repository import REPOSITORY
@@ -152,7 +152,7 @@ def test_memory_is_that_of_one_shard_at_a_time(lake: Lake) -> None:
 def test_known_dimensions_replace_the_size_of_the_files(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     lake = make_lake(tmp_path / "lake", snapshots=1)
     lake.write_settings(run_tags={"memory": "{memory_mb}"})
-    (run,) = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, LocalRun)]
+    (run,) = tick(load(lake.settings_file), instance)
     (stored,) = instance.get_runs()
     assert run.succeeded
     assert {stored.tags["memory"], stored.tags[f"{HIDDEN_TAGS}memory_mb"]} == {"513"}, "a local run has the tags too"

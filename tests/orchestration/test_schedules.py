@@ -9,6 +9,7 @@ import pytest
 from dagster import RunsFilter
 from dagster._core.test_utils import create_run_for_test
 
+from examples.demo.local_sensor import tick
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.table_settings import HIDDEN_TAGS
 from icepuffin.ops.model import SnapshotId
@@ -20,7 +21,6 @@ from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import open_instance
 from icepuffin.orchestration.overrides import SettingsError
 from icepuffin.orchestration.sensor.facts import TABLE_TAG
-from icepuffin.orchestration.sensor.local_sensor import LocalRun, TableTick, tick
 from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import Lake, make_lake, without_captured_output
 
@@ -101,12 +101,10 @@ def test_a_night_without_news_writes_nothing(lake: Lake, instance: dg.DagsterIns
 def test_a_snapshot_whose_run_failed_is_mended(lake: Lake, instance: dg.DagsterInstance) -> None:
     newest = to_path(lake.table.refresh().inspect.files()["file_path"].to_pylist()[0])
     newest.rename(newest.with_suffix(".away"))
-    runs = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, LocalRun)]
+    runs = tick(load(lake.settings_file), instance)
     assert [run.succeeded for run in runs] == [True, False]
     newest.with_suffix(".away").rename(newest)
-    again = next(iter(tick(load(lake.settings_file), instance)))
-    assert isinstance(again, TableTick)
-    assert again.evaluation.plan.request == (), "the sensor requests no second run"
+    assert tick(load(lake.settings_file), instance) == [], "the sensor requests no second run"
     (request,), _ = evaluated(lake, instance)
     assert carried_out(lake, instance, request).success
     assert str(lake.head()) in instance.get_materialized_partitions(INDEX)

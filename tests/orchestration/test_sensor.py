@@ -5,17 +5,13 @@ import re
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
-import yaml
-from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
-from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
-from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData
 from dagster._core.test_utils import create_run_for_test
 
+from examples.demo.local_sensor import tick
 from icepuffin.assets.newest_snapshots import newest_snapshots
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
@@ -27,23 +23,14 @@ from icepuffin.orchestration.cli import main
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
-from icepuffin.orchestration.instance import LOCATION, WORKSPACE_YAML, open_instance
 from icepuffin.orchestration.processes import PROCESS_TAG, this_process
 from icepuffin.orchestration.sensor.facts import TABLE_TAG, _made_again_for
-from icepuffin.orchestration.sensor.local_sensor import (
-    DueRuns,
-    LocalRun,
-    SkippedTable,
-    _cursor,
-    due_runs,
-    save_cursor,
-    tick,
-)
 from icepuffin.orchestration.sensor.sensor_definition import SensorEvaluation, evaluate
 from icepuffin.orchestration.sensor.sensor_plan import SensorCursor
 from icepuffin.orchestration.settings import Settings, load
 from tests.ops.catalog.bindings import bind_as_before, binding
-from tests.orchestration.lake import Lake, make_lake, make_rows, without_captured_output
+from tests.orchestration.evaluation import evaluated
+from tests.orchestration.lake import Lake, make_lake, make_rows
 
 TABLE = dg.AssetKey(["demo", "demo", "packages"])
 
@@ -53,24 +40,11 @@ def lake(tmp_path: Path) -> Lake:
     return make_lake(tmp_path, snapshots=3)
 
 
-def evaluated(settings: Settings, instance: dg.DagsterInstance, cursor: str | None = None) -> dg.SensorResult:
-    definitions = build(settings)
-    (sensor,) = definitions.sensors or ()
-    assert isinstance(sensor, dg.SensorDefinition)
-    context = dg.build_sensor_context(
-        instance=instance,
-        cursor=cursor,
-        definitions=definitions,
-        resources={"icepuffin_catalogs": catalogs_of(settings)},
-    )
-    found: Any = sensor(context)
-    assert isinstance(found, dg.SensorResult)
-    return found
-
-
-def evaluate_once(instance: dg.DagsterInstance, spec: TableSpec, catalogs: Catalogs) -> SensorEvaluation:
+def evaluate_once(
+    instance: dg.DagsterInstance, spec: TableSpec, catalogs: Catalogs, cursor: SensorCursor | None = None
+) -> SensorEvaluation:
     table = catalogs.table(spec.catalog, spec.identifier)
-    return evaluate(instance, spec, table, _cursor(instance, spec, table))
+    return evaluate(instance, spec, table, cursor or SensorCursor(str(table.metadata.table_uuid)))
 
 
 def spec_of(settings: Settings) -> tuple[TableSpec, Catalogs]:
@@ -166,10 +140,10 @@ def test_a_branch_is_followed_once_it_is_watched(lake: Lake, instance: dg.Dagste
 def test_expired_snapshots_lose_their_partition(lake: Lake, instance: dg.DagsterInstance) -> None:
     settings = load(lake.settings_file)
     spec, catalogs = spec_of(settings)
-    save_cursor(instance, spec, evaluate_once(instance, spec, catalogs).plan)
+    cursor = evaluate_once(instance, spec, catalogs).plan.cursor
     oldest = lake.table.metadata.snapshots[0].snapshot_id
     lake.table.maintenance.expire_snapshots().by_id(oldest).commit()
-    assert evaluate_once(instance, spec, catalogs).dropped == (str(oldest),)
+    assert evaluate_once(instance, spec, catalogs, cursor).dropped == (str(oldest),)
     left = instance.get_dynamic_partitions(partitions_name(spec))
     assert list(left) == [str(snapshot.snapshot_id) for snapshot in lake.table.refresh().metadata.snapshots]
 
@@ -190,7 +164,7 @@ def test_two_tables_of_one_name_in_an_instance_do_not_drop_the_partitions_of_eac
         assert "Give each of the two an instance (dagster_home), or the catalog of one another name" in str(
             result.skip_reason
         )
-    assert [item.message for item in tick(other, instance) if isinstance(item, SkippedTable)] != []
+    assert evaluated(other, instance).run_requests == []
     assert ids < set(instance.get_dynamic_partitions(partitions))
     evaluated(settings, instance, cursor)
     added = str(lake.append())  # the other one is switched off by now
@@ -238,7 +212,7 @@ def test_a_partition_of_an_unfinished_backfill_stays_until_it_ends(
 ) -> None:
     settings = load(lake.settings_file)
     spec, catalogs = spec_of(settings)
-    save_cursor(instance, spec, evaluate_once(instance, spec, catalogs).plan)
+    cursor = evaluate_once(instance, spec, catalogs).plan.cursor
     oldest, second = (str(snapshot.snapshot_id) for snapshot in lake.table.metadata.snapshots[:2])
     backfill = PartitionBackfill.from_asset_partitions(
         backfill_id="one",
@@ -256,11 +230,11 @@ def test_a_partition_of_an_unfinished_backfill_stays_until_it_ends(
     instance.add_backfill(backfill)
     lake.table.maintenance.expire_snapshots().by_ids([int(oldest), int(second)]).commit()
     dropped = () if whole else (second,)
-    assert evaluate_once(instance, spec, catalogs).dropped == dropped
+    assert evaluate_once(instance, spec, catalogs, cursor).dropped == dropped
     assert oldest in instance.get_dynamic_partitions(partitions_name(spec))
-    assert evaluate_once(instance, spec, catalogs).dropped == ()
+    assert evaluate_once(instance, spec, catalogs, cursor).dropped == ()
     instance.update_backfill(backfill.with_status(BulkActionStatus.COMPLETED_FAILED))
-    assert oldest in evaluate_once(instance, spec, catalogs).dropped
+    assert oldest in evaluate_once(instance, spec, catalogs, cursor).dropped
     assert instance.get_dynamic_partitions(partitions_name(spec)) == [str(lake.head())]
 
 
@@ -268,25 +242,11 @@ def test_a_failed_run_is_reported_with_its_cause_and_the_others_go_on(lake: Lake
     lake.write_settings(retries=0)
     broken = lake.table.inspect.files()["file_path"][0].as_py().removeprefix("file://")
     Path(broken).unlink()
-    runs = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, LocalRun)]
+    runs = tick(load(lake.settings_file), instance)
     assert len(runs) == 3
     failed = [run for run in runs if not run.succeeded]
     assert failed
     assert all(Path(broken).name in run.message for run in failed)
-
-
-def test_a_local_run_belongs_to_the_code_location(lake: Lake, instance: dg.DagsterInstance) -> None:
-    """The UI lists the runs of a job by repository and location."""
-    (run, *_) = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, LocalRun)]
-    assert run.succeeded
-    (stored,) = instance.get_runs(
-        dg.RunsFilter(run_ids=[run.run_id], tags={".dagster/repository": "__repository__@icepuffin"})
-    )
-    assert stored.remote_job_origin is not None
-    assert (stored.job_name, stored.remote_job_origin.location_name) == ("refresh_demo_demo_packages", LOCATION)
-    locations = [item["python_module"]["location_name"] for item in yaml.safe_load(WORKSPACE_YAML)["load_from"]]
-    assert locations == [LOCATION]
-    assert stored.tags["dagster/partition"] == run.partition_key
 
 
 def test_an_evaluation_that_is_cut_off_is_made_again(lake: Lake, instance: dg.DagsterInstance) -> None:
@@ -303,7 +263,7 @@ def test_sketches_that_another_engine_replaced_come_back_with_the_next_evaluatio
     lake: Lake, instance: dg.DagsterInstance
 ) -> None:
     settings = load(lake.settings_file)
-    assert all(run.succeeded for run in tick(settings, instance) if isinstance(run, LocalRun))
+    assert all(run.succeeded for run in tick(settings, instance))
     table, head = lake.table.refresh(), lake.head()
     ours = read_ndv(table, head).entries
     foreign = table.metadata.statistics[-1].model_copy(
@@ -321,10 +281,10 @@ def test_sketches_that_another_engine_replaced_come_back_with_the_next_evaluatio
     with table.update_statistics() as update:
         update.set_statistics(foreign)
     assert set(read_ndv(table.refresh(), head).entries) == {"name"}
-    runs = [run for run in tick(settings, instance) if isinstance(run, LocalRun)]
+    runs = tick(settings, instance)
     assert [(run.partition_key, run.succeeded) for run in runs] == [(str(head), True)]
     assert read_ndv(lake.table.refresh(), head).entries == ours
-    assert not [run for run in tick(settings, instance) if isinstance(run, LocalRun)]
+    assert not tick(settings, instance)
 
 
 def rolled_back_and_expired(lake: Lake) -> tuple[str, str]:
@@ -349,13 +309,13 @@ def test_after_a_rollback_and_an_expiry_between_two_evaluations_the_tag_comes_ba
 ) -> None:
     lake = make_lake(tmp_path, snapshots=2)
     settings = load(lake.settings_file)
-    assert len([run for run in tick(settings, instance) if isinstance(run, LocalRun) and run.succeeded]) == 2
+    assert len([run for run in tick(settings, instance) if run.succeeded]) == 2
     before, after = rolled_back_and_expired(lake)
     assert tagged(lake) == int(after), "it pins what the owner took back"
-    runs = [run for run in tick(settings, instance) if isinstance(run, LocalRun)]
+    runs = tick(settings, instance)
     assert [(run.partition_key, run.succeeded) for run in runs] == [(before, True)]
     assert tagged(lake) == int(before)
-    assert not [run for run in tick(settings, instance) if isinstance(run, LocalRun)]
+    assert not tick(settings, instance)
 
 
 def test_a_rollback_to_a_snapshot_whose_run_failed_has_a_run_key_of_its_own(
@@ -434,7 +394,7 @@ def test_a_head_whose_run_was_killed_is_requested_once_more_and_its_failed_run_i
     assert not result.run_requests, "one more is enough"
     assert result.skip_reason
     assert run_id in (result.skip_reason.skip_message or "")
-    assert all(run.succeeded for run in tick(settings, instance) if isinstance(run, LocalRun))
+    assert all(run.succeeded for run in tick(settings, instance))
     done = evaluated(settings, instance, cursor)
     assert done.skip_reason
     assert done.skip_reason.skip_message == "no new snapshot"
@@ -470,79 +430,12 @@ def test_an_evaluation_queries_dagster_for_what_is_new_and_not_for_all_history(
     lake: Lake, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = load(lake.settings_file)
-    assert all(run.succeeded for run in tick(settings, instance) if isinstance(run, LocalRun))
+    assert all(run.succeeded for run in tick(settings, instance))
 
     def all_history(*_: object, **__: object) -> set[str]:
         raise AssertionError("all of history was queried")
 
     monkeypatch.setattr(instance, "get_materialized_partitions", all_history)
     added = str(lake.append())
-    runs = [run for run in tick(settings, instance) if isinstance(run, LocalRun)]
+    runs = tick(settings, instance)
     assert [(run.partition_key, run.succeeded) for run in runs] == [(added, True)]
-
-
-def test_what_is_due_is_what_the_sensor_would_request(lake: Lake, tmp_path: Path) -> None:
-    """It skipped the older snapshots while the setting was "newest"."""
-    lake.write_settings(snapshots="newest")
-    with open_instance(without_captured_output(tmp_path / "dagster_home")) as instance:
-        result = evaluated(load(lake.settings_file), instance)
-        keep_as_the_daemon(instance, "watch_demo_demo_packages", result.cursor)
-        lake.write_settings(snapshots="every")
-        settings = load(lake.settings_file)
-        assert evaluated(settings, instance, result.cursor).run_requests == []
-        assert [item.snapshots for item in due_runs(settings, instance) if isinstance(item, DueRuns)] == [()]
-        added = str(lake.append())
-        assert [item.snapshots for item in due_runs(settings, instance) if isinstance(item, DueRuns)] == [(added,)]
-
-
-def test_what_is_due_is_by_the_sensor_of_this_table_and_not_by_one_of_its_name(lake: Lake, tmp_path: Path) -> None:
-    """That of another code location, which ticked later, and whose table has the same name in another catalog."""
-    lake.write_settings(statistics={"ndv": "off"})
-    settings = load(lake.settings_file)
-    with open_instance(without_captured_output(tmp_path / "dagster_home")) as instance:
-        result = evaluated(settings, instance)
-        assert result.run_requests
-        sensor = "watch_demo_demo_packages"
-        keep_as_the_daemon(instance, sensor, result.cursor)
-        other = SensorCursor("another table", tips=frozenset({"1"}), head="1")
-        keep_as_the_daemon(instance, sensor, other.text(), location="staging")
-        assert [item.snapshots for item in due_runs(settings, instance) if isinstance(item, DueRuns)] == [()]
-
-
-def test_what_is_due_counts_no_run_whose_process_is_gone_and_no_run_as_room_for_others(
-    lake: Lake, tmp_path: Path
-) -> None:
-    here = this_process()
-    assert here is not None
-    with open_instance(without_captured_output(tmp_path / "dagster_home")) as instance:
-        for boot in ("the boot before", here.boot, here.boot, here.boot):
-            run = create_run_for_test(
-                instance, job_name="refresh", status=dg.DagsterRunStatus.STARTED, tags={TABLE_TAG: "demo/demo/packages"}
-            )
-            noted = {"run": run.run_id, **asdict(replace(here, boot=boot))}
-            instance.add_run_tags(run.run_id, {PROCESS_TAG: json.dumps(noted)})
-        every = [str(snapshot.snapshot_id) for snapshot in lake.table.refresh().metadata.snapshots]
-        assert due(lake, instance, snapshots="every") == every
-        assert due(lake, instance, snapshots="newest") == [], "three runs are not finished"
-        for run in instance.get_runs()[:3]:
-            instance.report_run_failed(run)
-        assert due(lake, instance, snapshots="newest") == every[-1:]
-        assert len(instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))) == 1, "nothing is changed"
-        found = evaluated(load(lake.settings_file), instance)
-        assert [request.partition_key for request in found.run_requests or ()] == every[-1:]
-
-
-def due(lake: Lake, instance: dg.DagsterInstance, **table: Any) -> list[str]:
-    lake.write_settings(**table)
-    (found,) = due_runs(load(lake.settings_file), instance)
-    assert isinstance(found, DueRuns)
-    return list(found.snapshots)
-
-
-def keep_as_the_daemon(
-    instance: dg.DagsterInstance, sensor: str, cursor: str | None, *, location: str = "icepuffin"
-) -> None:
-    repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(location), "__repository__")
-    data = SensorInstigatorData(last_tick_timestamp=time.time(), cursor=cursor)
-    origin = RemoteInstigatorOrigin(repository, sensor)
-    instance.add_instigator_state(InstigatorState(origin, InstigatorType.SENSOR, InstigatorStatus.RUNNING, data))

@@ -12,8 +12,6 @@ import dagster as dg
 import pytest
 
 from icepuffin.orchestration.instance import open_instance
-from icepuffin.orchestration.sensor.local_sensor import DueRuns, due_runs
-from icepuffin.orchestration.settings import load
 from tests.orchestration.deployment import Deployment, deployed
 from tests.orchestration.lake import Lake, make_lake
 
@@ -35,9 +33,8 @@ def lake(tmp_path: Path) -> Lake:
     """Three snapshots as partitions; the sensor is stopped, so nothing is materialised."""
     lake = make_lake(tmp_path, snapshots=3)
     with open_instance(tmp_path / "dagster_home") as instance:
-        (found,) = due_runs(load(lake.settings_file), instance)
-        assert isinstance(found, DueRuns)
-        instance.add_dynamic_partitions("snapshots/demo/demo/packages", list(found.snapshots))
+        ids = [str(snapshot.snapshot_id) for snapshot in lake.table.metadata.snapshots]
+        instance.add_dynamic_partitions("snapshots/demo/demo/packages", ids)
     return lake
 
 
