@@ -195,10 +195,7 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
     def make(context: dg.AssetExecutionContext, run: RunContext, engine: Engine) -> dg.MaterializeResult[Any]:
         current = current_definition(run.table, definition, in_settings=definition.name in spec.settings.indexes)
         report = refresh_index(run, current, snapshot_of(context), log=context.log.info)
-        metadata: dict[str, Any] = {
-            **version_metadata(run, current, report, spec),
-            **(plotted(**engine.cost_model.report_costs(report)) if engine.cost_model else {}),
-        }
+        metadata = version_metadata(run, current, report, spec)
         return dg.MaterializeResult(
             metadata=kept_metadata(context, key, "build_id", metadata) if report.action in _REPEATS else metadata,
             data_version=dg.DataVersion(report.build_id),

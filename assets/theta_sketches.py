@@ -32,10 +32,7 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
         report = count_theta_sketches(run, snapshot_id, columns=columns).publish()
         if report.note:
             context.log.info(report.note)
-        metadata: dict[str, Any] = {
-            **sketches_metadata(run, report, spec),
-            **(plotted(**engine.cost_model.report_costs(report)) if engine.cost_model else {}),
-        }
+        metadata = sketches_metadata(run, report, spec)
         is_repeat = report.outcome is ThetaOutcome.CURRENT
         return dg.MaterializeResult(
             metadata=kept_metadata(context, spec.theta_key, "statistics_path", metadata) if is_repeat else metadata,

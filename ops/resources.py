@@ -29,7 +29,6 @@ from icepuffin.ops.catalog.time_limits import answering_within
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError, TableStateError, UnreachableError
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.runs.costs import CostModel
 from icepuffin.ops.table.blob_kind import SCRATCH_TABLES
 from icepuffin.ops.table.format_versions import invalid_field, unsupported_format
 from icepuffin.ops.table.snapshots import rows_in_files
@@ -271,16 +270,12 @@ class Engine:
 
     `spark_conf` holds `spark.master` or `spark.remote` and everything else of the session; empty = never Spark.
     A table of fewer than `driver_only_rows` rows is built in this process: a Spark job would only add its start-up.
-    `cost_model`: costs of its work; None where they are not reported.
     """
 
-    def __init__(
-        self, *, spark_conf: Mapping[str, str], threads: int, driver_only_rows: int, cost_model: CostModel | None = None
-    ) -> None:
+    def __init__(self, *, spark_conf: Mapping[str, str], threads: int, driver_only_rows: int) -> None:
         self._spark_conf = dict(spark_conf)
         self.threads = threads
         self.driver_only_rows = driver_only_rows
-        self.cost_model = cost_model
 
     def __repr__(self) -> str:
         remote = urlsplit(self._remote)  # its path has parameters, a token among them

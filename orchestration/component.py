@@ -23,7 +23,7 @@ from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.overrides import SettingsError
 from icepuffin.orchestration.setting_errors import problem
-from icepuffin.orchestration.settings import GarbageSettings, PriceSettings, Settings, SparkSettings
+from icepuffin.orchestration.settings import GarbageSettings, Settings, SparkSettings
 
 _NO_PYTHON = "\0"
 """A character that no Python expression has."""
@@ -222,7 +222,6 @@ class IcepuffinTableComponent(TablesComponent, dg.Resolvable):
     retention: Annotated[Mapping[str, Any], _about(f"Of garbage collection: {_names(GarbageSettings)}.")] = field(
         default_factory=dict
     )
-    prices: Annotated[Mapping[str, Any] | None, _about(f"Prices of work: {_names(PriceSettings)}.")] = None
     defs_state: ResolvedDefsStateConfig = field(default_factory=DefsStateConfigArgs.legacy_code_server_snapshots)
 
     def __post_init__(self) -> None:
@@ -275,7 +274,6 @@ class IcepuffinTableComponent(TablesComponent, dg.Resolvable):
             "spark": self.spark,
             "threads": self.threads,
             "retention": self.retention,
-            "prices": self.prices,
         }
         try:
             return Settings.model_validate(document)

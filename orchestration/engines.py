@@ -2,7 +2,6 @@
 
 from icepuffin.ops.model import MIB
 from icepuffin.ops.resources import Catalogs, Engine
-from icepuffin.ops.runs.costs import CostModel
 from icepuffin.orchestration.settings import Settings, SparkSettings
 
 
@@ -35,7 +34,6 @@ def engine_of(settings: Settings) -> Engine:
         spark_conf=spark_conf(settings.spark),
         threads=settings.thread_count,
         driver_only_rows=settings.spark.driver_only_rows,
-        cost_model=CostModel(**settings.prices.model_dump()) if settings.prices else None,
     )
 
 

@@ -12,8 +12,6 @@ from pydantic_core import ErrorDetails
 from icepuffin.orchestration.overrides import plain_type
 
 _BOUNDS = {Ge: "of at least", Gt: "over", Le: "of at most", Lt: "under"}
-_FORMS = {"name": "a table is namespace.table", "currency": "three letters, such as EUR"}
-"""Form of a text, by the last part of its key"""
 _KINDS = {
     "bool": "true or false",
     "string": "a text",
@@ -34,7 +32,7 @@ def problem(detail: ErrorDetails, model: type[BaseModel]) -> str:
         alike = get_close_matches(str(path[-1]), known, n=1)
         return f"no such setting{f' (there is {alike[0]})' if alike else ''}; there are: {', '.join(known)}"
     if kind == "string_pattern_mismatch":
-        return f"has the wrong form: {_FORMS[str(path[-1])]}"
+        return "has the wrong form: a table is namespace.table"  # the only text of a form
     if kind == "literal_error":
         return f"takes {detail['ctx']['expected']}"
     if kind == "value_error":

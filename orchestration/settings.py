@@ -123,15 +123,6 @@ class GarbageSettings(SettingsModel):
     dry_run: bool = False
 
 
-class PriceSettings(SettingsModel):
-    """Prices of work; with them, plans and materialisations show money beside seconds."""
-
-    currency: str = Field(default="EUR", pattern=r"^[A-Za-z]{3}$")
-    compute_hour: float = Field(default=0.0, ge=0.0)
-    written_gib: float = Field(default=0.0, ge=0.0)
-    read_gib: float = Field(default=0.0, ge=0.0)
-
-
 class Settings(SettingsModel):
     """Everything that can be set. See `docs/settings.md`."""
 
@@ -141,7 +132,6 @@ class Settings(SettingsModel):
     threads: int = Field(default=0, ge=0)
     cache: ShardCacheSettings | None = None
     retention: GarbageSettings = GarbageSettings()
-    prices: PriceSettings | None = None
     dagster_home: Folder | None = None
 
     @model_validator(mode="after")

@@ -12,7 +12,6 @@ from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.index_report import Estimate
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.presentation import Grid, Presentation
-from icepuffin.ops.runs.costs import CostModel
 from icepuffin.ops.runs.index_runs import estimate_refresh
 from icepuffin.ops.runs.snapshot import definitions_of
 from icepuffin.ops.table.snapshots import SnapshotName, resolve_snapshot, table_name
@@ -38,14 +37,12 @@ class RefreshPlan(Presentation):
         due = "; ".join(f"{name}: {headline}" for name, headline in parts.items())
         return f"{self.table!r}, snapshot {self.snapshot_id}, {due or 'nothing to make'}"
 
-    def grids(self, cost_model: CostModel | None = None) -> Iterator[Grid]:
-        """The fields of each estimate, with what it costs where there are prices, and the work on each shard."""
+    def grids(self) -> Iterator[Grid]:
+        """The fields of each estimate, and the work on each shard."""
         parts: dict[str, ThetaEstimate | Estimate] = {} if self.sketches is None else {"theta_sketches": self.sketches}
         for name, estimate in (parts | dict(self.indexes)).items():
             _, *of_shards = estimate.grids()
-            cost = f"{cost_model.estimate_cost(estimate):,.4f} {cost_model.currency}" if cost_model else ""
-            fields = estimate.fields() | ({"cost": cost} if cost and "time" in estimate.fields() else {})
-            yield Grid.of_fields(f"{name}, snapshot {self.snapshot_id}", fields)
+            yield Grid.of_fields(f"{name}, snapshot {self.snapshot_id}", estimate.fields())
             yield from of_shards
 
 

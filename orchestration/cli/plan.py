@@ -1,17 +1,12 @@
 """`icepuffin plan`."""
 
-import dataclasses
+from dataclasses import asdict
 from shlex import quote
-from typing import TYPE_CHECKING
 
 import click
 
 from icepuffin.orchestration.cli.output import print_grid, print_json, print_lines
 from icepuffin.orchestration.cli.table_options import TableContext, index_name, metadata_command
-
-if TYPE_CHECKING:
-    from icepuffin.ops.index.planning.index_report import Estimate
-    from icepuffin.ops.theta.theta_report import ThetaEstimate
 
 
 @click.command("plan")
@@ -33,8 +28,8 @@ def command(context: TableContext, /, index: str | None, snapshot: str | None) -
 
     planned = plan_snapshot(**context.work(index, snapshot))
     if context.as_json:
-        sketches = {} if planned.sketches is None else {"theta_sketches": _document(context, planned.sketches)}
-        shown = {name: _document(context, estimate) for name, estimate in planned.indexes.items()}
+        sketches = {} if planned.sketches is None else {"theta_sketches": asdict(planned.sketches)}
+        shown = {name: asdict(estimate) for name, estimate in planned.indexes.items()}
         print_json({"table": context.name, "snapshot_id": str(planned.snapshot_id), **sketches, "indexes": shown})
         return
     if not planned.indexes:
@@ -42,11 +37,5 @@ def command(context: TableContext, /, index: str | None, snapshot: str | None) -
             context.console,
             f"{context.name} has no index; make one with: icepuffin index create {quote(context.name)} --help",
         )
-    for grid in planned.grids(context.session.engine.cost_model):
+    for grid in planned.grids():
         print_grid(context.console, grid)
-
-
-def _document(context: TableContext, estimate: "Estimate | ThetaEstimate") -> dict[str, object]:
-    cost_model = context.session.engine.cost_model
-    cost = {"cost": round(cost_model.estimate_cost(estimate), 6), "currency": cost_model.currency} if cost_model else {}
-    return {**dataclasses.asdict(estimate), **cost}

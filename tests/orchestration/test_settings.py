@@ -155,10 +155,6 @@ LIMITS: list[tuple[type[BaseModel], dict[str, Any], str, list[Any], list[Any]]] 
     (KeepSettings, {}, "last", [1], [0]),
     (KeepSettings, {}, "days", [0.01], [0]),
     (module.GarbageSettings, {}, "garbage_grace_hours", [0, MAX_GRACE_HOURS], [-0.1, MAX_GRACE_HOURS + 1]),
-    (module.PriceSettings, {}, "currency", ["EUR", "usd"], ["EU", "EURO", "E1R", ""]),
-    (module.PriceSettings, {}, "compute_hour", [0], [-0.01]),
-    (module.PriceSettings, {}, "written_gib", [0], [-0.01]),
-    (module.PriceSettings, {}, "read_gib", [0], [-0.01]),
     (module.SparkSettings, {}, "driver_only_rows", [0], [-1]),
     (module.SparkSettings, {}, "in_process_mb", [0], [-1]),
     (module.ShardCacheSettings, {}, "disk_mb", [0], [-1]),
@@ -224,7 +220,6 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "[spark]": module.SparkSettings,
     "[cache]": module.ShardCacheSettings,
     "[retention]": module.GarbageSettings,
-    "[prices]": module.PriceSettings,
 }
 
 
@@ -235,7 +230,7 @@ def test_every_setting_is_documented_with_its_default(section: str) -> None:
     assert start is not None, section
     body = text[start.end() :].split("\n## ")[0]
     rows = dict(re.findall(r"^\| `([a-z_]+)` \| (.*?) \| .{20,} \|$", body, re.MULTILINE))
-    own = {"spark", "cache", "retention", "prices"}
+    own = {"spark", "cache", "retention"}
     fields = {name: field for name, field in SECTIONS[section].model_fields.items() if name not in own}
     assert set(rows) == set(fields)
     for name, field in fields.items():
@@ -398,7 +393,6 @@ def test_the_longer_of_two_variables_for_one_value_wins_and_is_blamed(
             'ICEPUFFIN__CATALOGS is not valid JSON: write an object, such as {"key": "value"}',
         ),
         ("ICEPUFFIN__TABLES__T__STATISTICS__NDV", '["id"', 'NDV is not valid JSON: write a list, such as ["a", "b"]'),
-        ("ICEPUFFIN__PRICES__CURRENCY", "EURO", "prices.currency: has the wrong form: three letters, such as EUR"),
     ],
 )
 def test_a_wrong_variable_is_named(
