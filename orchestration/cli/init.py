@@ -58,7 +58,6 @@ master = ""                     # this process alone works; or "local[*]", "spar
 @click.option("--column", help="The vector column.")
 @click.option("--index", help="Name of the index. [default: that of the column]")
 @click.option("--metric", type=METRICS, default="cosine", show_default=True, help="How distances are measured.")
-@click.option("--force", is_flag=True, help="Replace the file that is there.")
 @click.option("--dir", "directory", type=click.Path(path_type=Path), help="Folder of the file. [default: this one]")
 def command(
     directory: Path | None,
@@ -70,8 +69,6 @@ def command(
     column: str | None,
     index: str | None,
     metric: str,
-    *,
-    force: bool,
 ) -> None:
     """Write icepuffin.toml for a table and an index, from options, or from questions on a terminal.
 
@@ -88,7 +85,7 @@ def command(
     from icepuffin.orchestration.settings import parse
 
     file = Session(directory).settings_file
-    if file.exists() and not force:
+    if file.exists():
         raise _is_there(file)
     answers = {"--uri": uri or kind, "--table": table, "--column": column}
     if (missing := [option for option, answer in answers.items() if not answer]) and not sys.stdin.isatty():
@@ -108,7 +105,7 @@ def command(
         column = str(click.prompt("Vector column", default=_vector_column(schema, table)))
         index = index or click.prompt("Name of the index", default=column)
     resolve_column(column, schema, table, OF_COLUMN)
-    _write(file, _text(of_catalog, **names, column=column, index=index or column), force=force)
+    _write(file, _text(of_catalog, **names, column=column, index=index or column))
     where = "" if file.parent == Path.cwd() else f" {shlex.join(['--dir', str(file.parent)])}"
     click.echo(f"{file} is written: table {table}, index {index or column}.")
     click.echo(f"See what its first version takes: icepuffin plan {shlex.quote(table)}{where}")
@@ -160,12 +157,12 @@ def _vector_column(schema: "Schema", table: str) -> str | None:
 
 
 def _is_there(file: Path) -> click.ClickException:
-    return click.ClickException(f"{file} is there: change it, name another folder with --dir, or take --force")
+    return click.ClickException(f"{file} is there: change it, remove it, or name another folder with --dir")
 
 
-def _write(file: Path, text: str, *, force: bool) -> None:
+def _write(file: Path, text: str) -> None:
     """Write the file whole or not at all, once the reader of settings has read it, for its owner's eyes alone: a uri or
-    a property may have a secret, whatever its name. Without `force`, a file that came while questions were asked stays.
+    a property may have a secret, whatever its name. A file that came while questions were asked stays.
     """
     from icepuffin.orchestration.settings import parse
 
@@ -175,8 +172,7 @@ def _write(file: Path, text: str, *, force: bool) -> None:
     try:
         aside.touch(0o600, exist_ok=False)
         aside.write_text(text, encoding="utf-8")
-        if not force:
-            file.touch(exist_ok=False)
+        file.touch(exist_ok=False)
         aside.replace(file)
     except FileExistsError:
         raise _is_there(file) from None

@@ -75,13 +75,11 @@ def test_nobody_else_may_read_the_file_at_any_moment(init: Init, monkeypatch: py
     assert (modes, Path("icepuffin.toml").stat().st_mode & 0o777) == ([0o600], 0o600)
 
 
-def test_a_file_that_is_there_is_replaced_by_force_alone(init: Init) -> None:
+def test_a_file_that_is_there_stays(init: Init) -> None:
     file = Path("icepuffin.toml")
     file.write_text("mine")
-    assert "is there: change it, name another folder with --dir, or take --force" in init(fails=True)
+    assert "is there: change it, remove it, or name another folder with --dir" in init(fails=True)
     assert file.read_text() == "mine"
-    init("--force")
-    assert "db.t" in file.read_text()
 
 
 def test_a_file_that_came_while_questions_were_asked_stays(init: Init, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Settings: read, overridden, refused with words that help, documented."""
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -154,7 +155,7 @@ LIMITS: list[tuple[type[BaseModel], dict[str, Any], str, list[Any], list[Any]]] 
     (TableSettings, TABLE, "max_freshness_minutes", [0], [-0.1]),
     (KeepSettings, {}, "last", [1], [0]),
     (KeepSettings, {}, "days", [0.01], [0]),
-    (module.GarbageSettings, {}, "garbage_grace_hours", [0, MAX_GRACE_HOURS], [-0.1, MAX_GRACE_HOURS + 1]),
+    (module.GarbageSettings, {}, "garbage_grace_hours", [0, MAX_GRACE_HOURS], [-0.1, MAX_GRACE_HOURS + 1, math.nan]),
     (module.SparkSettings, {}, "driver_only_rows", [0], [-1]),
     (module.SparkSettings, {}, "in_process_mb", [0], [-1]),
     (module.ShardCacheSettings, {}, "disk_mb", [0], [-1]),
