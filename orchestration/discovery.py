@@ -63,19 +63,6 @@ def indexes_of(table: Table, settings: TableSettings, *, by_pattern: bool) -> Pr
     )
 
 
-def find_indexes(settings: TableSettings, catalogs: Catalogs, *, by_pattern: bool = False) -> PropertyIndexes:
-    """The indexes in a table's properties, by one call of the catalog. An error is a result, as `unknown`: the indexes
-    of the settings are there all the same.
-    """
-    if not settings.indexes_from_table and not by_pattern:
-        return PropertyIndexes()
-    try:
-        with faults_of(settings.name):
-            return indexes_of(catalogs.poll(settings.catalog, settings.name), settings, by_pattern=by_pattern)
-    except IcepuffinError as error:
-        return PropertyIndexes(unknown=str(error))
-
-
 def list_tables(tables: Mapping[str, TableSettings], catalogs: Catalogs) -> dict[str, TableListing]:
     """The tables of each entry of the settings: one call of the catalog per pattern, and one per table at most."""
     unlisted: dict[str, str] = {}
@@ -89,7 +76,15 @@ def list_tables(tables: Mapping[str, TableSettings], catalogs: Catalogs) -> dict
             pairs += [(key, table.model_copy(update={"name": name})) for name in names]
 
     def read(pair: tuple[str, TableSettings]) -> PropertyIndexes:
-        return find_indexes(pair[1], catalogs, by_pattern=is_pattern(tables[pair[0]].name))
+        key, table = pair
+        by_pattern = is_pattern(tables[key].name)
+        if not table.indexes_from_table and not by_pattern:
+            return PropertyIndexes()
+        try:
+            with faults_of(table.name):
+                return indexes_of(catalogs.poll(table.catalog, table.name), table, by_pattern=by_pattern)
+        except IcepuffinError as error:  # the indexes of the settings are there all the same
+            return PropertyIndexes(unknown=str(error))
 
     with ThreadPoolExecutor(_TABLES_AT_ONCE) as threads:
         indexes = list(threads.map(read, pairs))
@@ -153,13 +148,13 @@ def from_text(text: str) -> dict[str, TableListing]:
     }
 
 
-def shown_spec(table: TableSettings, catalogs: Catalogs, indexes: PropertyIndexes | None = None) -> TableSpec:
+def shown_spec(table: TableSettings, indexes: PropertyIndexes) -> TableSpec:
     """The spec of one table as Dagster shows it. Of two indexes with the same name there, the one of the settings is
     shown, else the first; the note names the other one.
 
     Others may write the table's properties, and must not keep everything else from loading.
     """
-    spec = table_spec(table, catalogs, indexes)
+    spec = table_spec(table, indexes)
     visible: list[IndexDefinition] = []
     hidden: list[str] = []
     for index in sorted(spec.indexes, key=lambda definition: definition.name not in table.indexes):
@@ -175,9 +170,8 @@ def shown_spec(table: TableSettings, catalogs: Catalogs, indexes: PropertyIndexe
     )
 
 
-def table_spec(table: TableSettings, catalogs: Catalogs, indexes: PropertyIndexes | None = None) -> TableSpec:
-    """The spec of one table. Without `indexes` its properties are read now."""
-    indexes = indexes or find_indexes(table, catalogs)
+def table_spec(table: TableSettings, indexes: PropertyIndexes) -> TableSpec:
+    """The spec of one table, of which `indexes` has the properties."""
     named = {(definition.name, definition.column) for definition in indexes.definitions}
     definitions = {
         name: index_definition(name, index)

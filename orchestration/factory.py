@@ -39,7 +39,7 @@ def build(
     listings = list_tables(settings.tables, catalogs) if listings is None else listings
     parts = [
         _isolated(
-            replace(shown_spec(table, catalogs, indexes), attributes=attributes or AssetAttributes(), resources=keys),
+            replace(shown_spec(table, indexes), attributes=attributes or AssetAttributes(), resources=keys),
             settings.retention,
             engine,
         )

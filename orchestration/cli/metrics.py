@@ -98,7 +98,7 @@ def _table_samples(session: Session, settings: "TableSettings", *, by_pattern: b
 
     def of_indexes() -> "Iterator[MetricSample]":
         table = session.catalogs.poll(settings.catalog, settings.name)
-        spec = table_spec(settings, session.catalogs, indexes_of(table, settings, by_pattern=by_pattern))
+        spec = table_spec(settings, indexes_of(table, settings, by_pattern=by_pattern))
         for index in spec.indexes:
             yield from index_samples(table, index, spec.first_ref, labels)
         if spec.indexes and (missing := missing_ref(table, spec.first_ref)):

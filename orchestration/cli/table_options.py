@@ -66,8 +66,7 @@ class TableContext:
         from icepuffin.orchestration.discovery import indexes_of, table_spec
 
         settings, by_pattern = self.session.table_settings(self.catalog, self.name)
-        indexes = indexes_of(self.table, settings, by_pattern=by_pattern)
-        return table_spec(settings, self.session.catalogs, indexes)
+        return table_spec(settings, indexes_of(self.table, settings, by_pattern=by_pattern))
 
     @property
     def indexes(self) -> tuple["IndexDefinition", ...]:

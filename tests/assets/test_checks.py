@@ -36,10 +36,10 @@ from icepuffin.ops.recall.recall_reports import RecallReporter, RecallReports
 from icepuffin.ops.resources import Catalogs, Engine
 from icepuffin.ops.runs.index_runs import refresh_index
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
-from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.instance import open_instance
 from icepuffin.orchestration.settings import load
+from tests.orchestration.evaluation import found_spec
 from tests.orchestration.lake import Lake, make_lake, make_rows
 
 ENGINE = Engine(spark_conf={}, threads=2, driver_only_rows=1)
@@ -57,7 +57,7 @@ def catalogs(lake: Lake) -> Catalogs:
 
 @pytest.fixture
 def spec(lake: Lake, catalogs: Catalogs) -> TableSpec:
-    return table_spec(load(lake.settings_file).tables["packages"], catalogs)
+    return found_spec(load(lake.settings_file).tables["packages"], catalogs)
 
 
 def indexed(lake: Lake, spec: TableSpec) -> Path:
@@ -128,7 +128,7 @@ def test_an_index_is_late_over_its_lag_and_from_its_minutes_on(snapshots: int, m
 
 def test_a_snapshot_in_which_a_run_found_nothing_does_not_count(lake: Lake, catalogs: Catalogs) -> None:
     lake.write_settings(max_freshness_lag=0)
-    spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
+    spec = found_spec(load(lake.settings_file).tables["packages"], catalogs)
     key, found = spec.index_key("embedding"), {"action": str(Action.EMPTY)}
     with dg.DagsterInstance.ephemeral() as instance:
         instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata=found, partition=str(lake.head())))
@@ -137,7 +137,7 @@ def test_a_snapshot_in_which_a_run_found_nothing_does_not_count(lake: Lake, cata
 
 def test_an_index_whose_ref_does_not_exist_is_not_fresh(lake: Lake, catalogs: Catalogs) -> None:
     lake.write_settings(watched_refs=("prod", "main"))
-    spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
+    spec = found_spec(load(lake.settings_file).tables["packages"], catalogs)
     missing = freshness(spec, catalogs)
     assert (missing.passed, missing.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert "no branch or tag 'prod'" in missing.metadata["why"].value
@@ -148,7 +148,7 @@ def test_an_index_whose_ref_does_not_exist_is_not_fresh(lake: Lake, catalogs: Ca
 def test_a_late_index_says_to_switch_the_sensor_on_where_it_is_off(lake: Lake, catalogs: Catalogs) -> None:
     for running in (False, True):
         lake.write_settings(sensor_running=running)
-        spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
+        spec = found_spec(load(lake.settings_file).tables["packages"], catalogs)
         late = freshness(spec, catalogs)
         assert not late.passed
         assert ("what to do" in late.metadata) is not running
@@ -161,7 +161,7 @@ def test_a_switch_in_the_ui_wins_over_the_settings(lake: Lake, catalogs: Catalog
         (InstigatorStatus.STOPPED, dg.DagsterInstance.update_instigator_state),
     ):
         lake.write_settings(sensor_running=status is InstigatorStatus.STOPPED)
-        spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
+        spec = found_spec(load(lake.settings_file).tables["packages"], catalogs)
         origin = RemoteInstigatorOrigin(repository, spec.sensor_name)
         instance = open_instance(tmp_path / "home")
         change(instance, InstigatorState(origin, InstigatorType.SENSOR, status, SensorInstigatorData()))
@@ -175,7 +175,7 @@ def test_the_switch_of_another_code_location_is_not_that_of_the_run(
 ) -> None:
     """As where a trial watches a table of the same name in a catalog of its own."""
     lake.write_settings(sensor_running=False)
-    spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
+    spec = found_spec(load(lake.settings_file).tables["packages"], catalogs)
     instance = open_instance(tmp_path / "home")
     for location, status in (("icepuffin", InstigatorStatus.STOPPED), ("trial", InstigatorStatus.RUNNING)):
         repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(location), "__repository__")
@@ -190,7 +190,7 @@ def test_the_table_says_what_to_switch_on_where_its_sensor_starts_off(lake: Lake
     for running in (False, True):
         lake.write_settings(sensor_running=running)
         descriptions[running] = str(
-            table_asset(table_spec(load(lake.settings_file).tables["packages"], catalogs)).description
+            table_asset(found_spec(load(lake.settings_file).tables["packages"], catalogs)).description
         )
     assert "**The sensor `watch_demo_demo_packages` is off until you switch it on**" in descriptions[False]
     assert "is off" not in descriptions[True]
@@ -237,7 +237,7 @@ def test_snapshots_whose_vectors_are_all_null_are_not_behind_after_a_run(
     lake = make_lake(tmp_path, snapshots=1)
     lake.write_settings(max_freshness_lag=0)
     settings = load(lake.settings_file)
-    spec, catalogs = table_spec(settings.tables["packages"], catalogs_of(settings)), catalogs_of(settings)
+    spec, catalogs = found_spec(settings.tables["packages"], catalogs_of(settings)), catalogs_of(settings)
     lake.table.delete(AlwaysTrue())
     rows = make_rows(0, 5)
     lake.table.append(rows.set_column(2, "embedding", pa.array([None] * 5, pa.list_(pa.float32()))))
@@ -318,7 +318,7 @@ def test_live_recall_fails_where_it_is_certainly_below_the_target(
     """The target is .9. Ten queries of .8 are too few to tell."""
     folder = f"file://{tmp_path}/recall"
     lake.write_settings(recall_reports=folder)
-    spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
+    spec = found_spec(load(lake.settings_file).tables["packages"], catalogs)
     indexed(lake, spec)
     lake.append()
     indexed(lake, spec)
@@ -344,7 +344,7 @@ def test_live_recall_is_that_of_the_version_at_the_tag_however_many_are_newer(
 ) -> None:
     """As after a rollback."""
     lake.write_settings(recall_reports=str(tmp_path / "recall"))
-    spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
+    spec = found_spec(load(lake.settings_file).tables["packages"], catalogs)
     indexed(lake, spec)
     older = index_versions(lake.table, "embedding")[-1]
     reports = RecallReports(str(tmp_path / "recall"), storage_of(lake.table), lake.table.metadata.table_uuid)
@@ -358,7 +358,7 @@ def test_live_recall_is_that_of_the_version_at_the_tag_however_many_are_newer(
 def test_live_recall_warns_where_the_reports_cannot_be_read(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> None:
     indexed(lake, spec)
     lake.write_settings(recall_reports="ftp://host/recall")
-    spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
+    spec = found_spec(load(lake.settings_file).tables["packages"], catalogs)
     checked = result(live_recall_check(spec, spec.indexes[0]), catalogs)
     assert (checked.passed, checked.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert "'ftp' is not supported" in number(checked, "why")
@@ -368,7 +368,7 @@ def test_live_recall_of_an_index_that_was_never_built_has_no_query(
     lake: Lake, catalogs: Catalogs, tmp_path: Path
 ) -> None:
     lake.write_settings(recall_reports=str(tmp_path / "recall"))
-    spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
+    spec = found_spec(load(lake.settings_file).tables["packages"], catalogs)
     checked = result(live_recall_check(spec, spec.indexes[0]), catalogs)
     assert (checked.passed, number(checked, "queries")) == (True, 0)
     assert "no live query of the newest version" in number(checked, "why")

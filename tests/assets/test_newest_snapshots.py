@@ -13,9 +13,9 @@ from icepuffin.assets.table_settings import IndexSettings, TableSettings
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.runs.index_runs import refresh_index
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of, engine_of
 from icepuffin.orchestration.settings import load
+from tests.orchestration.evaluation import found_spec
 from tests.orchestration.lake import Lake, make_lake, make_rows
 
 
@@ -30,7 +30,7 @@ def lake(tmp_path: Path) -> Lake:
 
 def listed(lake: Lake) -> tuple[SnapshotEntry, ...]:
     settings = load(lake.settings_file)
-    return newest_snapshots(lake.table.refresh(), table_spec(settings.tables["packages"], catalogs_of(settings)))
+    return newest_snapshots(lake.table.refresh(), found_spec(settings.tables["packages"], catalogs_of(settings)))
 
 
 def test_each_snapshot_says_when_and_how_it_was_written(lake: Lake) -> None:
@@ -59,7 +59,7 @@ def test_no_index_is_missing_of_a_snapshot_without_rows(lake: Lake) -> None:
 
 def test_what_is_derived_and_what_is_missing(lake: Lake) -> None:
     settings = load(lake.settings_file)
-    (index,) = table_spec(settings.tables["packages"], catalogs_of(settings)).indexes
+    (index,) = found_spec(settings.tables["packages"], catalogs_of(settings)).indexes
     newest, oldest = listed(lake)
     assert (newest.derived, newest.missing) == ((), ("theta_sketches", "embedding"))
 

@@ -35,11 +35,11 @@ from icepuffin.ops.search.overview import Overview, ShardState
 from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
-from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.settings import load
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
+from tests.orchestration.evaluation import found_spec
 from tests.orchestration.lake import make_lake
 
 SUMMARIZED = IndexReport(
@@ -55,7 +55,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     lake = make_lake(tmp_path_factory.mktemp("lake"), snapshots=2)
     settings = load(lake.settings_file)
     catalogs = catalogs_of(settings)
-    spec = table_spec(settings.tables["packages"], catalogs)
+    spec = found_spec(settings.tables["packages"], catalogs)
     engine = Engine(spark_conf={}, threads=2, driver_only_rows=1)
     table, index = lake.table, spec.indexes[0]
     for snapshot in table.metadata.snapshots:

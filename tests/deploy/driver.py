@@ -22,10 +22,10 @@ from icepuffin.ops.spark import task_placement
 from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.tasks.scatter import scatter
 from icepuffin.ops.tasks.shard_task import make_shard
-from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of, engine_of
 from icepuffin.orchestration.settings import load
 from icepuffin.puffin.blobs.shard_blob import Shard
+from tests.orchestration.evaluation import found_spec
 
 SHARD_CACHE = Path("shards")
 """Folder of the shard cache in the folder of each executor"""
@@ -64,7 +64,7 @@ def places_after_a_loss(runner: SparkRunner) -> list[list[str]]:
 def main() -> None:
     settings = load()
     catalogs, engine = catalogs_of(settings), engine_of(settings)
-    spec = table_spec(settings.tables["packages"], catalogs)
+    spec = found_spec(settings.tables["packages"], catalogs)
     table = catalogs.table(spec.catalog, spec.identifier)
     report = refresh_index(engine.run_on(table, int(sys.argv[1])), spec.indexes[0], int(sys.argv[1]))
     runner = engine.runner(report.rows)

@@ -41,10 +41,10 @@ from icepuffin.ops.sql.errors import UnknownTableError
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.format_versions import UnsupportedFormatError
 from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.settings import load
 from tests.conftest import make_rows
+from tests.orchestration.evaluation import found_spec
 from tests.orchestration.lake import make_lake
 from tests.services.processes import refusing_port
 
@@ -327,7 +327,7 @@ def own_session() -> Iterator[None]:
 def test_spark_builds_the_same_version_as_threads(tmp_path: Path) -> None:
     lake = make_lake(tmp_path, snapshots=2)
     catalogs = catalogs_of(load(lake.settings_file))
-    spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
+    spec = found_spec(load(lake.settings_file).tables["packages"], catalogs)
     conf = {"spark.master": "local[2]", "spark.driver.memory": "1g", "spark.ui.enabled": "false"}
     engine = Engine(spark_conf=conf, threads=1, driver_only_rows=0)
     assert isinstance(engine.runner(1), SparkRunner)

@@ -1,10 +1,19 @@
-"""One evaluation of a table's sensor, as Dagster's daemon makes it."""
+"""What is known of a table, and one evaluation of its sensor, as the code server and the daemon make them."""
 
 import dagster as dg
 
+from icepuffin.assets.spec import TableSpec
+from icepuffin.assets.table_settings import TableSettings
+from icepuffin.ops.resources import Catalogs
+from icepuffin.orchestration.discovery import list_tables, table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.settings import Settings
+
+
+def found_spec(table: TableSettings, catalogs: Catalogs) -> TableSpec:
+    """The spec of a table, whose properties are read now."""
+    return table_spec(table, list_tables({"table": table}, catalogs)["table"].tables[table.name])
 
 
 def evaluated(

@@ -18,6 +18,7 @@ from icepuffin.orchestration.discovery import indexes_of, table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.settings import load
+from tests.orchestration.evaluation import found_spec
 from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows
 
 OWN = IndexDefinition(name="own", column="embedding", metric="l2", max_degree=16, search_list=32)
@@ -36,7 +37,7 @@ def execute(
 ) -> dg.ExecuteInProcessResult:
     settings = load(lake.settings_file)
     head = str(lake.head())
-    name = partitions_name(table_spec(settings.tables["packages"], catalogs_of(settings)))
+    name = partitions_name(found_spec(settings.tables["packages"], catalogs_of(settings)))
     instance.add_dynamic_partitions(name, [head])
     return definitions.resolve_job_def(f"{job}_demo_demo_packages").execute_in_process(
         instance=instance, partition_key=head if job == "refresh" else None, raise_on_error=False
@@ -150,7 +151,7 @@ def test_readers_of_an_index_of_the_settings_follow_its_column_too(
     assert json.loads(capsys.readouterr().out)["column"] == "vector"
     settings = load(lake.settings_file).tables["packages"]
     found = indexes_of(lake.table.refresh(), settings, by_pattern=True)
-    spec = table_spec(settings, catalogs_of(load(lake.settings_file)), found)
+    spec = table_spec(settings, found)
     assert before is not None
     assert (spec.indexes[0].name, spec.indexes[0].field_id) == ("embedding", before.field_id)
     assert len(spec.indexes) == (2 if from_table else 1)

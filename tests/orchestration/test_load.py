@@ -24,13 +24,13 @@ from icepuffin.ops.index.planning.version_plan import MAX_BASES
 from icepuffin.ops.index.versions.version_sizes import VersionSizes
 from icepuffin.ops.resources import AWAY_SECONDS
 from icepuffin.ops.storage.local_storage import to_path
-from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.sensor import sensor_definition
 from icepuffin.orchestration.sensor.facts import TABLE_TAG
 from icepuffin.orchestration.sensor.sensor_plan import TableFacts
 from tests.ops.catalog.bindings import binding
 from tests.orchestration.backlog import Backlog, Daemon, Tick, make_backlog
+from tests.orchestration.evaluation import found_spec
 from tests.orchestration.lake import make_rows
 
 FULL = os.environ.get("ICEPUFFIN_FULL_LOAD") == "1"
@@ -83,7 +83,7 @@ def test_a_backlog_is_worked_off_in_bounded_evaluations_and_each_snapshot_is_run
     assert daemon.launched[WATCH] == ids(backlog)
     assert all(tick.calls <= 1 and len(tick.launched) <= AHEAD for tick in ticks)
     assert max(tick.cursor_bytes for tick in ticks) < 500, "Dagster keeps the cursor with every tick"
-    spec = table_spec(daemon.settings.tables["t0"], daemon.catalogs)
+    spec = found_spec(daemon.settings.tables["t0"], daemon.catalogs)
     assert list(instance.get_dynamic_partitions(partitions_name(spec))) == ids(backlog)
     assert instance.get_materialized_partitions(spec.key) == set(ids(backlog))
 
@@ -98,7 +98,7 @@ def test_newest_runs_the_head_at_once_and_records_the_rest_in_bounded_evaluation
     (newer,) = backlog.grow("t0", 1)
     ticks = worked_off(daemon)
     assert daemon.launched[WATCH] == [head, newer]
-    spec = table_spec(daemon.settings.tables["t0"], daemon.catalogs)
+    spec = found_spec(daemon.settings.tables["t0"], daemon.catalogs)
     assert instance.get_materialized_partitions(spec.key) == set(ids(backlog))
     assert max(tick.cursor_bytes for tick in ticks) < 500
 
@@ -124,7 +124,7 @@ def test_an_evaluation_says_how_many_expired_partitions_it_left(
     settings = make_backlog(tmp_path, tables=1, snapshots=1).settings()
     daemon = Daemon(instance, settings)
     daemon.succeed(WATCH, daemon.tick(WATCH).launched)
-    name = partitions_name(table_spec(settings.tables["t0"], daemon.catalogs))
+    name = partitions_name(found_spec(settings.tables["t0"], daemon.catalogs))
     instance.add_dynamic_partitions(name, [f"expired-{number}" for number in range(9)])
     slow_writes(instance, Clock(monkeypatch), sensor_definition.WRITING_SECONDS / 4, monkeypatch)
     assert daemon.tick(WATCH).skipped == "recorded 0 snapshots; 5 left for the next evaluation"
@@ -135,7 +135,7 @@ def test_an_evaluation_ends_when_its_time_is_up_however_slow_dagster_writes(
 ) -> None:
     backlog = make_backlog(tmp_path, tables=1, snapshots=30)
     settings = backlog.settings()
-    spec = table_spec(settings.tables["t0"], catalogs_of(settings))
+    spec = found_spec(settings.tables["t0"], catalogs_of(settings))
     expired = [f"expired-{number}" for number in range(9)]
     instance.add_dynamic_partitions(partitions_name(spec), expired)
     daemon = Daemon(instance, settings)
@@ -195,7 +195,7 @@ def test_a_snapshot_of_which_only_the_sketches_are_made_has_its_run(
 ) -> None:
     backlog = make_backlog(tmp_path, tables=1, snapshots=2)
     daemon = Daemon(instance, backlog.settings())
-    spec = table_spec(daemon.settings.tables["t0"], daemon.catalogs)
+    spec = found_spec(daemon.settings.tables["t0"], daemon.catalogs)
     sketched, other = ids(backlog)
     instance.report_runless_asset_event(dg.AssetMaterialization(spec.theta_key, partition=sketched))
     assert daemon.tick(WATCH).launched == (sketched, other)

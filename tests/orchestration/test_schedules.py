@@ -15,13 +15,13 @@ from icepuffin.assets.table_settings import HIDDEN_TAGS
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.snapshots import rows_in_files
-from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import open_instance
 from icepuffin.orchestration.overrides import SettingsError
 from icepuffin.orchestration.sensor.facts import TABLE_TAG
 from icepuffin.orchestration.settings import load
+from tests.orchestration.evaluation import found_spec
 from tests.orchestration.lake import Lake, make_lake, without_captured_output
 
 NIGHT = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
@@ -118,7 +118,7 @@ def test_every_watched_ref_has_its_newest_made(lake: Lake, instance: dg.DagsterI
     lake.write_settings(watched_refs=("main", "audit"))
     requests, _ = evaluated(lake, instance)
     assert [request.partition_key for request in requests] == [str(oldest), str(lake.head())]
-    spec = table_spec(load(lake.settings_file).tables["packages"], catalogs_of(load(lake.settings_file)))
+    spec = found_spec(load(lake.settings_file).tables["packages"], catalogs_of(load(lake.settings_file)))
     assert list(instance.get_dynamic_partitions(partitions_name(spec))) == [str(oldest), str(lake.head())]
 
 

@@ -20,7 +20,6 @@ from icepuffin.ops.resources import Catalogs
 from icepuffin.ops.table.snapshots import base_snapshot_id
 from icepuffin.ops.theta.ndv import read_ndv
 from icepuffin.orchestration.cli import main
-from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.processes import PROCESS_TAG, this_process
@@ -29,7 +28,7 @@ from icepuffin.orchestration.sensor.sensor_definition import SensorEvaluation, e
 from icepuffin.orchestration.sensor.sensor_plan import SensorCursor
 from icepuffin.orchestration.settings import Settings, load
 from tests.ops.catalog.bindings import bind_as_before, binding
-from tests.orchestration.evaluation import evaluated
+from tests.orchestration.evaluation import evaluated, found_spec
 from tests.orchestration.lake import Lake, make_lake, make_rows
 
 TABLE = dg.AssetKey(["demo", "demo", "packages"])
@@ -49,7 +48,7 @@ def evaluate_once(
 
 def spec_of(settings: Settings) -> tuple[TableSpec, Catalogs]:
     catalogs = catalogs_of(settings)
-    return table_spec(settings.tables["packages"], catalogs), catalogs
+    return found_spec(settings.tables["packages"], catalogs), catalogs
 
 
 def recorded(instance: dg.DagsterInstance) -> list[dg.AssetMaterialization]:
