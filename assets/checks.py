@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 import dagster as dg
 from pyiceberg.table import Table
 
-from icepuffin.assets.instance_records import sensor_states
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.catalog.vended_config import storage_of
@@ -150,11 +149,13 @@ def _sensor_is_off(context: dg.AssetCheckExecutionContext, spec: TableSpec) -> b
     Another code location may have a sensor of this name, with a switch of its own. A run that belongs to none, as of a
     script, counts them all.
     """
-    location = context.op_execution_context.get_tag(_LOCATION_TAG)
+    location, instance = context.op_execution_context.get_tag(_LOCATION_TAG), context.instance
+    states = () if instance.schedule_storage is None else instance.all_instigator_state()  # none in memory
     switches = [
         state.status.value
-        for state in sensor_states(context.instance, spec)
-        if location in (None, state.origin.repository_origin.get_label())
+        for state in states
+        if (state.instigator_type.value, state.instigator_name) == ("SENSOR", spec.sensor_name)
+        and location in (None, state.origin.repository_origin.get_label())
     ]
     if "RUNNING" in switches:
         return False

@@ -7,8 +7,8 @@ from typing import Any
 
 import dagster as dg
 
-from icepuffin.assets.instance_records import limit_pool
 from icepuffin.assets.partitions import snapshot_of, snapshot_partitions
+from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Engine

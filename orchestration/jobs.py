@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import dagster as dg
 
 from icepuffin.assets.derived_asset import no_vain_retries
-from icepuffin.assets.instance_records import free_pool, limit_pool
 from icepuffin.assets.metadata import plain_text
 from icepuffin.assets.partitions import partitions_name
+from icepuffin.assets.pools import free_pool, limit_pool
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import IcepuffinError

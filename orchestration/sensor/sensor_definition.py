@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import dagster as dg
 from pyiceberg.table import Table
 
-from icepuffin.assets.instance_records import free_pool, limit_pool
 from icepuffin.assets.metadata import plain_text
 from icepuffin.assets.partitions import partitions_name
+from icepuffin.assets.pools import free_pool, limit_pool
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.errors import ArgumentError, IcepuffinError
 from icepuffin.ops.messages import plural

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from icepuffin.assets.instance_records import limit_pool
+from icepuffin.assets.pools import limit_pool
 
 
 def test_a_pool_has_one_slot_unless_somebody_has_given_it_others(tmp_path: Path) -> None:

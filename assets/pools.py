@@ -1,11 +1,7 @@
-"""What a Dagster instance keeps of a table: the pool, which lets one piece of work run at a time, and sensor states."""
-
-from typing import Any
+"""The pool of a table in a Dagster instance: it lets one piece of work run at a time."""
 
 import dagster as dg
 from dagster import RunsFilter
-
-from icepuffin.assets.spec import TableSpec
 
 
 def limit_pool(instance: dg.DagsterInstance, pool: str) -> None:
@@ -36,18 +32,3 @@ def free_pool(instance: dg.DagsterInstance, pool: str) -> None:
     for record in instance.get_run_records(RunsFilter(run_ids=sorted(run_ids))):
         if record.dagster_run.is_finished:
             storage.free_concurrency_slots_for_run(record.dagster_run.run_id)
-
-
-def sensor_states(instance: dg.DagsterInstance, spec: TableSpec) -> list[Any]:
-    """What Dagster keeps of sensors with the name of the table's, in whichever code location: whether each is switched
-    on, its cursor, its last tick. Nothing in an instance in memory.
-
-    They are of Dagster's InstigatorState, which has no public name.
-    """
-    if instance.schedule_storage is None:
-        return []
-    return [
-        state
-        for state in instance.all_instigator_state()
-        if state.instigator_type.value == "SENSOR" and state.instigator_name == spec.sensor_name
-    ]
