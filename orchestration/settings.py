@@ -170,9 +170,9 @@ def find(path: Path | None = None, directory: Path | None = None) -> Path:
     return Path(named) if named else Path.cwd() / FILE_NAME
 
 
-def load(path: Path | None = None, directory: Path | None = None) -> Settings:
+def load(path: Path | None = None) -> Settings:
     """Read, complete from the environment, and validate. Raises SettingsError, which names where, key and remedy."""
-    file = find(path, directory)
+    file = find(path)
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError as error:

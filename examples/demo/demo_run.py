@@ -86,7 +86,7 @@ def run_demo(directory: Path, console: Console) -> None:
     rows = load_rows()
     (directory / "warehouse").mkdir(parents=True, exist_ok=True)
     settings_file.write_text(text, encoding="utf-8")
-    settings = load(directory=directory)
+    settings = load(settings_file)
     catalog = open_catalog("demo", settings.catalogs["demo"].properties)
     console.print(f"[bold]icepuffin demo[/] in {directory}: {rows.table.num_rows:,} packages, 384 dimensions")
     console.print("Five changes, each with its runs: half a minute for the first, which starts Spark; then seconds\n")

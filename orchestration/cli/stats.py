@@ -82,14 +82,12 @@ def _live_recall(context: TableContext, index: str) -> tuple["ReportedRecall | N
 
 
 def _statistics_document(statistics: "ThetaStatistics") -> dict[str, object]:
-    entries = statistics.entries
     return {
         "fresh": statistics.fresh,
         "statistics_path": statistics.statistics_path,
-        "ndv": {name: entry.ndv for name, entry in entries.items()},
         "columns": {
             name: {"ndv": entry.ndv, "fresh": entry.fresh, "ours": entry.ours, "why": entry.why}
-            for name, entry in entries.items()
+            for name, entry in statistics.entries.items()
         },
     }
 

@@ -330,8 +330,8 @@ def test_a_client_that_sends_nothing_is_left_after_a_while(monkeypatch: pytest.M
 
 def test_stats_give_the_exact_distinct_values_of_a_small_table(run: Run, lake: Lake) -> None:
     document = json.loads(run("stats", "demo.packages", "--json"))
-    assert document["ndv"]["id"] == document["records"]
-    assert document["ndv"]["name"] == 7
+    assert document["columns"]["id"]["ndv"] == document["records"]
+    assert document["columns"]["name"]["ndv"] == 7
     assert document["fresh"] is True
     assert document["indexes"]["embedding"]["covers_snapshot"] is True
     assert "distinct values" in run("stats", "demo.packages", "--snapshot", str(lake.head()))

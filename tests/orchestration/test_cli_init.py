@@ -148,5 +148,5 @@ def test_a_terminal_is_asked_for_the_rest_and_offers_the_vector_column(
     assert asked["Name of the catalog"] == "lake"
     assert asked["Vector column"] == "embedding"
     assert asked["Name of the index"] == "embedding"
-    (table,) = load(directory=tmp_path / "new").tables.values()
+    (table,) = load(tmp_path / "new" / "icepuffin.toml").tables.values()
     assert table.indexes["embedding"].column == "embedding"
