@@ -355,8 +355,8 @@ GUARDS = (
         "test_within_a_shorter_limit_a_catalog_must_connect_and_answer_in_that",
     ),
     Edit(
-        "clock: snapshots since a time, which is UTC", "command",
-        "since.replace(tzinfo=entry.committed.tzinfo)", "since",
+        "clock: snapshots since a time, which is UTC", "convert",
+        "time.replace(tzinfo=UTC)", "time.astimezone()",
         "test_the_time_since_which_snapshots_are_listed_is_utc_whatever_the_zone_of_the_machine",
     ),
     Edit(

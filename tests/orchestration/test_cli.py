@@ -196,6 +196,7 @@ def test_snapshots_are_found_by_time_and_operation(run: Run) -> None:
     assert "has no such snapshot" in run("snapshots", "demo.packages", "--operation", "delete")
     assert "has no such snapshot" in run("snapshots", "demo.packages", "--since", "2199-01-01")
     assert "append" in run("snapshots", "demo.packages", "--operation", "append", "--since", "2020-01-01 00:00")
+    assert "append" in run("snapshots", "demo.packages", "--since", "2020-01-01T00:00+09:00")
 
 
 @contextmanager

@@ -155,9 +155,8 @@ class VersionRecall:
             "in shards unchanged since they were measured": self.rows_unchanged,
             "in shards not measured since they lost rows": self.rows_outdated,
         }
-        return ", ".join(
-            f"{readable_share(count / rows, 0)} of the rows {where}" for where, count in parts.items() if count
-        )
+        shares = {where: readable_share(count / rows, 0) for where, count in parts.items() if count}
+        return ", ".join(f"{share} of the rows {where}" for where, share in shares.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -235,15 +234,13 @@ class IndexReport(Presentation):
         shards["kept"] = self.shards_copied
         written = f"{readable_bytes(self.bytes_written)} newly written" if self.bytes_written else ""
         shared = f"{readable_bytes(self.bytes_shared)} shared with other versions" if self.bytes_shared else ""
-        expected = ""
+        dead, expected = readable_share(self.tombstone_ratio), ""
         if self.estimate is not None:
             expected = f"; {readable_seconds(self.estimate.seconds)} expected ({self.estimate.rates})"
         fields = {
             "action": f"{self.action}: {self.reason}",
             "rows": ", ".join(filter(None, (live, counted(changes | others)))),
-            "tombstones": f"{self.tombstones:,}, {readable_share(self.tombstone_ratio)} of the nodes"
-            if self.tombstones
-            else "",
+            "tombstones": f"{self.tombstones:,}, {dead} of the nodes" if self.tombstones else "",
             "shards": counted(shards) or "none: answers are exact, by balls around the vectors of each file",
             "recall@10": self._recall_in_words(),
             "self-search": self.self_search.summary if self.self_search else "",
