@@ -1,7 +1,7 @@
 """What a page says of a table: its snapshots, its indexes, its distinct values, what is behind. Reads no vector."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from shlex import quote
 
@@ -13,6 +13,7 @@ from icepuffin.assets.report.index_description import IndexDescription, describe
 from icepuffin.assets.report.value_counts import ValueCounts, value_counts
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.binding.bound_versions import tagged_version
+from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.upkeep.freshness import missing_ref
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import SnapshotId, StorageConfig
@@ -75,7 +76,15 @@ def table_report(table: Table, spec: TableSpec, storage: StorageConfig) -> Table
     """
     entries = newest_snapshots(table, spec)
     shown = tuple(reversed(entries[:MAX_SNAPSHOTS]))
-    indexes = tuple(describe_index(table, index, storage, spec.first_ref) for index in spec.indexes)
+    indexes, values = [], {}
+    for definition in spec.indexes:
+        index = describe_index(table, definition, storage, spec.first_ref)
+        try:
+            counts = value_counts(table, definition.name, storage, spec.first_ref) if index.overview else ()
+            values[definition.name] = tuple(counts)
+        except IcepuffinError as error:
+            index = replace(index, warnings=(*index.warnings, str(error)))
+        indexes.append(index)
     head_id = head_of(table, spec.first_ref)
     head = next((it for it in entries if it.snapshot_id == head_id), None)
     return TableReport(
@@ -85,12 +94,8 @@ def table_report(table: Table, spec: TableSpec, storage: StorageConfig) -> Table
         head=head,
         snapshots=shown,
         snapshot_count=len(entries),
-        indexes=indexes,
-        values={
-            it.definition.name: tuple(value_counts(table, it.definition.name, storage, spec.first_ref))
-            for it in indexes
-            if it.overview
-        },
+        indexes=tuple(indexes),
+        values=values,
         distinct=_distinct(table, shown),
         shortfalls=tuple(_shortfalls(table, spec, head, indexes)),
     )

@@ -46,7 +46,7 @@ class ValueCounts:
 def value_counts(table: Table, index: str, storage: StorageConfig, ref: str) -> Iterator[ValueCounts]:
     """The filter columns of the version at an index's tag, for the head of the ref that it follows; none without both.
 
-    Raises NotAnIndexError, ManifestError.
+    Raises NotAnIndexError, ManifestError, DataFileError, EqualityDeletesError.
     """
     version, head = tagged_version(table, index), head_of(table, ref)
     if version is None or head is None:

@@ -26,6 +26,7 @@ from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search.overview import overview
 from icepuffin.ops.table.snapshots import data_snapshots
 from tests.conftest import STORAGE, make_rows
+from tests.ops.catalog.equality import delete_where_id_is
 from tests.ops.index.comparison import DEFINITION
 
 HOSTILE = "<script>alert('&')</script>"
@@ -374,6 +375,21 @@ def test_a_version_that_cannot_be_read_is_a_fault_on_the_page(tmp_path: Path) ->
     assert f"icepuffin refresh db.t --snapshot {version.base_snapshot_id} --verify" in page.texts
     assert [text for text in page.texts if path.name in text]
     assert page.tables["Snapshots"].rows[0]["made"] == "theta_sketches, e", "the rest is there"
+
+
+def test_deletes_that_cannot_be_read_are_a_fault_on_the_page(tmp_path: Path) -> None:
+    table = table_in(tmp_path)
+    append(table, 0, 60)
+    icepuffin.create_index(table, replace(DEFINITION, shards=1, filters=("section",)))
+    icepuffin.refresh(table, threads=1)
+    known = {*tmp_path.rglob("*.parquet")}
+    delete_where_id_is(table, 7)
+    for path in {*tmp_path.rglob("*.parquet")} - known:
+        path.unlink()
+    page = Page(report_page(icepuffin.write_report(table, tmp_path / "t.html")))
+    assert page.state == "Something of an index cannot be read"
+    assert [text for text in page.texts if "is missing, although the snapshot's manifests name it" in text]
+    assert "Recall by cost" in page.texts, "the rest is there"
 
 
 def test_a_page_is_written_whole_or_not_at_all(
