@@ -438,5 +438,5 @@ def _after_drop(context: TableContext, name: str) -> str:
         return "Its properties are wrong, and go, too"
     same = [one.name for one in others if (one.column, one.metric) == (dropped.column, dropped.metric)]
     if same:
-        return f"Searches of {dropped.column} by {dropped.metric} will be answered by {', '.join(same)}"
-    return f"Searches of {dropped.column} by {dropped.metric} will be exact scans"
+        return f"Searches of column {dropped.column} by {dropped.metric} will be answered by index {' or '.join(same)}"
+    return f"Searches of column {dropped.column} by {dropped.metric} will be exact scans"

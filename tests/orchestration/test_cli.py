@@ -416,9 +416,9 @@ def test_a_drop_is_confirmed_by_who_knows_what_it_means(
     drop = ("index", "drop", "demo.packages", "embedding")
     create = ("index", "create", "demo.packages", "--name", "other", "--column", "embedding", "--metric")
     for answer, other_index, expected in (
-        ("", (), "Searches of embedding by cosine will be exact scans"),
-        ("n\n", (*create, "l2"), "Searches of embedding by cosine will be exact scans"),
-        ("n\n", (*create, "cosine"), "Searches of embedding by cosine will be answered by other"),
+        ("", (), "Searches of column embedding by cosine will be exact scans"),
+        ("n\n", (*create, "l2"), "Searches of column embedding by cosine will be exact scans"),
+        ("n\n", (*create, "cosine"), "Searches of column embedding by cosine will be answered by index other"),
     ):
         if other_index:
             run(*other_index)

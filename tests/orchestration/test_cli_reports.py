@@ -220,9 +220,9 @@ def test_who_drops_an_index_reads_what_searches_will_be_answered_by() -> None:
     dropped = IndexDefinition(name="a", column="v", metric="l2")
     others = [replace(dropped, name="b", metric="cosine"), replace(dropped, name="c", column="w")]
     context: Any = SimpleNamespace(index=lambda _: dropped, indexes=[dropped, *others])
-    assert index._after_drop(context, "a") == "Searches of v by l2 will be exact scans"
+    assert index._after_drop(context, "a") == "Searches of column v by l2 will be exact scans"
     context.indexes += [replace(dropped, name="d"), replace(dropped, name="e")]
-    assert index._after_drop(context, "a") == "Searches of v by l2 will be answered by d, e"
+    assert index._after_drop(context, "a") == "Searches of column v by l2 will be answered by index d or e"
 
     def wrong(_: str) -> None:
         raise DefinitionError("no such metric")
