@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from icepuffin.ann_kernels.sketches.theta_estimates import DEFAULT_K
 from icepuffin.ops.binding.bound_versions import sketch_versions
 from icepuffin.ops.binding.measurements import EARLIER_VERSIONS, Measurement, measured_versions, source_in_words
+from icepuffin.ops.messages import plural
 from icepuffin.ops.model import LiveFile, SnapshotId, StorageConfig
 from icepuffin.ops.rows.datafile import column_names, open_data_file
 from icepuffin.ops.storage import open_storage
@@ -119,5 +120,6 @@ def _predicted(run: "RunContext", values: int) -> tuple[float, str]:
     ]
     chosen = misses[-EARLIER_VERSIONS:]
     if not chosen:
-        return expected, f"default rate, {runner.task_threads} threads"
+        threads = plural(runner.task_threads, "thread")
+        return expected, f"default rate, {threads}; one that starts Spark or compiles kernels takes longer"
     return expected * statistics.median(chosen), f"measured on {source_in_words('snapshot', len(chosen))}"

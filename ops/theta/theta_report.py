@@ -108,7 +108,8 @@ class ThetaReport(Presentation):
         known = f"{self.files_reused:,} known from before" if self.files_reused else ""
         files = ", ".join(filter(None, (read, known))) or "no file to read"
         others = "" if self.fresh or not self.ndv else "; not all columns were counted for this very snapshot"
-        expected = f"; {readable_seconds(self.estimate.seconds)} expected" if self.estimate else ""
+        plan = self.estimate
+        expected = f"; {readable_seconds(plan.seconds)} expected ({plan.rates})" if plan else ""
         fields = {
             "action": f"{self.outcome}: {files}{others}",
             "distinct": ", ".join(f"{name} {ndv:,}" for name, ndv in self.ndv.items()),

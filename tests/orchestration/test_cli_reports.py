@@ -126,14 +126,14 @@ def test_a_refresh_says_what_sketches_took() -> None:
         bytes_written=3 * MIB,
         seconds=2.0,
         outcome=ThetaOutcome.WRITTEN,
-        estimate=ThetaEstimate(ThetaOutcome.WRITTEN, seconds=3.0),
+        estimate=ThetaEstimate(ThetaOutcome.WRITTEN, seconds=3.0, rates="default rate, 2 threads"),
         note="a file was gone",
     )
     fields = {
         "action": "written: 1 file read, 2,000 known from before",
         "distinct": "id 1,200, name 7",
         "bytes": "3.0 MiB written",
-        "time": "2.0 s; 3.0 s expected",
+        "time": "2.0 s; 3.0 s expected (default rate, 2 threads)",
         "file": "s3://lake/s.puffin",
         "note": "a file was gone",
     }

@@ -36,7 +36,10 @@ def test_an_estimate_foresees_what_is_then_done_and_changes_nothing(table: Table
     assert table.refresh().metadata_location == before
     assert not runner.tasks
     assert (estimate.outcome, estimate.columns, estimate.values) == (ThetaOutcome.WRITTEN, 5, 5 * 1000)
-    assert (estimate.rates, estimate.seconds) == ("default rate, 2 threads", 0.2)
+    assert (estimate.rates, estimate.seconds) == (
+        "default rate, 2 threads; one that starts Spark or compiles kernels takes longer",
+        0.2,
+    )
     report = count_theta_sketches(RunContext(table, STORAGE, runner), snapshot).publish()
     assert report.estimate == estimate
     assert (report.files_sketched, report.files_reused) == (estimate.files_sketched, estimate.files_reused) == (2, 0)
@@ -165,7 +168,7 @@ def taken(number: int, factor: float, **others: Any) -> DerivedVersion:
 @pytest.mark.parametrize(
     ("versions", "factor", "source"),
     [
-        ([], 1, "default rate, 1 threads"),
+        ([], 1, "default rate, 1 thread; one that starts Spark or compiles kernels takes longer"),
         ([taken(1, 1), *(taken(n, n + 3) for n in range(2, 7))], 7, "measured on the last 5 snapshots"),
         ([taken(1, 2), taken(2, 9), taken(3, 4)], 4, "measured on the last 3 snapshots"),
         ([taken(1, 2), taken(2, 9, runner="SparkRunner")], 2, "measured on the last snapshot"),
