@@ -4,6 +4,7 @@ import doctest
 import importlib.metadata
 import importlib.util
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -160,6 +161,18 @@ def test_a_definition_documents_its_parameters_as_the_command_line_does() -> Non
         default = "" if parameter.default is None else f" Default: {parameter.default}."
         about = parameter.about.replace("Left out:", "Default:")
         assert f"{about}{default}" in documented, name
+        assert not parameter.choices or f"{name} : {_listed(name)} {about}" in documented, name
+
+
+def test_an_exact_reader_documents_the_values_of_its_parameters() -> None:
+    documented = inspect.getdoc(icepuffin.open_exact) or ""
+    for name in ("metric", "element_type"):
+        assert f"{name} : {{{_listed(name)}}}" in documented
+
+
+def _listed(name: str) -> str:
+    """All values of an index parameter, as docstrings have them."""
+    return ", ".join(map(json.dumps, INDEX_PARAMETERS[name].choices))
 
 
 def test_the_page_of_the_interface_is_what_the_docstrings_say() -> None:
