@@ -8,6 +8,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.errors import LayoutMisfitError
 from icepuffin.ops.index.index_layout import Layout
 from icepuffin.ops.index.masked_recall import measure_masked
@@ -48,7 +49,6 @@ from icepuffin.ops.tasks.task_runner import (
 )
 from icepuffin.puffin.blobs import deletion_vector_blob
 from icepuffin.puffin.blobs.routing_blob import ShardEntry
-from icepuffin.puffin.types import MAX_BLOB_BYTES
 
 OnKept = Callable[[Mapping[ShardId, ShardResult], Sequence[ObjectRange]], None]
 """Function of the shards that keep their blobs, and of the locations of vectors that others keep"""
@@ -82,11 +82,9 @@ class _EarlierShard:
     def live_rows(self) -> int:
         return self.entry.count - len(self.tombstones)
 
-    def outcome(self, arriving: int, rebuild_ratio: float, max_rows: int) -> How:
-        """What becomes of the shard if `arriving` rows come to it and it may have at most `max_rows` nodes."""
-        if len(self.tombstones) > rebuild_ratio * (self.entry.count + arriving):
-            return How.REBUILT
-        if (arriving and self.entry.count + arriving > max_rows) or self.entry.length > MAX_BLOB_BYTES:
+    def outcome(self, arriving: int, definition: IndexDefinition, dims: int) -> How:
+        """What becomes of the shard if `arriving` rows come to it."""
+        if sizes.why_rebuilt(definition, dims, self.entry, len(self.tombstones), arriving):
             return How.REBUILT
         if arriving:
             return How.INSERTED
@@ -267,10 +265,9 @@ def _make(
     moved: list[tuple[ShardId, BaseShard]] = []
     rows = 0
     definition = context.plan.definition
-    max_rows = sizes.max_shard_rows(definition, context.layout.dims)
     for shard_id, shard in zip(map(ShardId, range(len(kept))), kept, strict=True):
         arriving = arrivals.count(shard_id)
-        how = shard.outcome(arriving, definition.rebuild_ratio, max_rows)
+        how = shard.outcome(arriving, definition, context.layout.dims)
         if how.keeps_bytes:
             results[shard_id] = _kept_result(shard_id, how, shard)
             if how is How.REMAPPED:

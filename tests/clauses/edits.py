@@ -217,7 +217,7 @@ EDITS = (
     ),
     Edit(
         "a shard with over 20 % tombstones is rebuilt",
-        "outcome", "rebuild_ratio * (self.entry.count + arriving)", "rebuild_ratio * self.live_rows",
+        "why_rebuilt", "definition.rebuild_ratio * nodes", "definition.rebuild_ratio * (nodes - tombstones)",
         "test_a_shard_is_rebuilt_over_a_fifth_of_tombstones_among_all_nodes",
     ),
     Edit(

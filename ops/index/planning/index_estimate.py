@@ -24,6 +24,7 @@ from icepuffin.ops.index.planning.sizes import (
     cell_row_bytes,
     choose_shard_count,
     rows_per_shard,
+    why_rebuilt,
 )
 from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.versions.version_reader import OpenVersion
@@ -164,14 +165,13 @@ def _shard(
     insert: int,
 ) -> ShardEstimate:
     """`tombstones`: those of the new version; `newly_dead`: nodes without a row at their address, remapped ones too."""
-    ratio, nodes = plan.definition.rebuild_ratio, entry.count + insert
+    nodes = entry.count + insert
     location_bytes = _LOCATION_BYTES * entry.count if plan.changes.move_live_positions else 0
     own_bytes, copied = entry.bytes_by_pack.get(0, 0), 0
     grown = round(entry.all_bytes * nodes / max(1, entry.count))
     grown = grown if entry.count else round(nodes * _node_bytes(plan, dims))
-    if tombstones > ratio * nodes:
-        how, why = How.REBUILT, f"{tombstones / max(1, nodes):.1%} of its nodes are tombstones, over {100 * ratio:g}%"
-        read, written = entry.all_bytes, round(grown * (nodes - tombstones) / max(1, nodes))
+    if why := why_rebuilt(plan.definition, dims, entry, tombstones, insert):
+        how, read, written = How.REBUILT, entry.all_bytes, round(grown * (nodes - tombstones) / max(1, nodes))
     elif insert:
         how, why, read, written = How.INSERTED, "it takes rows that are new", entry.all_bytes, grown
         copied = own_bytes - (0 if entry.pack else entry.length)

@@ -7,10 +7,12 @@ import numpy as np
 from icepuffin.ann_kernels.codes.code_sizes import choose_m, code_bytes, rotated_bytes
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.versions.index_packs import MAX_SHARDS
+from icepuffin.ops.messages import readable_share
 from icepuffin.ops.process.large_arrays import LARGEST_IN_MEMORY
 from icepuffin.ops.tasks.file_balls import MAX_BALLS
 from icepuffin.ops.tasks.task_runner import SHARD_MEMORY_FACTOR, node_bytes
 from icepuffin.puffin.blobs.cells_blob import row_bytes
+from icepuffin.puffin.blobs.routing_blob import ShardEntry
 from icepuffin.puffin.types import MAX_BLOB_BYTES
 
 SAMPLE_SHARE = 0.01
@@ -91,6 +93,17 @@ def max_shard_rows(definition: IndexDefinition, dims: int) -> int:
     node = of_vector + _BYTES_PER_NODE + _BYTES_PER_EDGE * (definition.max_degree + 1)
     codebook = (4 << definition.pq_nbits) * dims if definition.vectors == "none" else 0
     return max(1, (MAX_BLOB_BYTES - _FIXED_BYTES - codebook) // node)
+
+
+def why_rebuilt(definition: IndexDefinition, dims: int, entry: ShardEntry, tombstones: int, arriving: int) -> str:
+    """Why a shard of so many `tombstones`, to which `arriving` rows come, is made anew; empty where it is not."""
+    nodes = entry.count + arriving
+    if tombstones > definition.rebuild_ratio * nodes:
+        share = readable_share(tombstones / nodes)
+        return f"{share} of its nodes are tombstones, over {100 * definition.rebuild_ratio:g}%"
+    if (arriving and nodes > max_shard_rows(definition, dims)) or entry.length > MAX_BLOB_BYTES:
+        return "it is larger than a shard may be"
+    return ""
 
 
 def code_row_bytes(definition: IndexDefinition, dims: int) -> int:
