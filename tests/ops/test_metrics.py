@@ -3,14 +3,18 @@
 import re
 from collections.abc import Callable
 
+import pytest
 from pyiceberg.table import Table
 
+from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.errors import CatalogUnavailableError
 from icepuffin.ops.index import create_index
+from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.metrics import ABOUT, MetricSample, cache_samples, exposition, index_samples, table_samples
+from icepuffin.ops.storage.local_storage import to_path
 from tests.conftest import make_rows
-from tests.ops.index.comparison import DEFINITION
+from tests.ops.index.comparison import DEFINITION, index_head
 
 LINE = re.compile(r'[a-z_]+(\{[a-z]+="(?:[^"\\\n]|\\["\\n])*"(,[a-z]+="(?:[^"\\\n]|\\["\\n])*")*\})? -?[0-9.e+-]+')
 """A sample as https://prometheus.io/docs/instrumenting/exposition_formats has it, without a time"""
@@ -40,6 +44,30 @@ def test_names_with_quotes_backslashes_and_line_ends_are_escaped() -> None:
     line = text.splitlines()[-1]
     assert line == r'icepuffin_table_up{table="a\"b\\c\nd"} 1'
     assert LINE.fullmatch(line)
+
+
+def test_numbers_of_bytes_and_times_are_whole() -> None:
+    numbers = (4_183_337_211, 1_795_997_123.25, 0.9871, float("inf"))
+    lines = exposition(MetricSample("icepuffin_index_bytes", {}, number) for number in numbers).splitlines()[2:]
+    assert [line.split()[1] for line in lines] == ["4183337211", "1795997123.25", "0.9871", "+Inf"]
+
+
+def test_the_bytes_of_an_index_are_those_of_its_file_and_of_all_its_packs(
+    table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_packs, "PACK_BYTES", 1)
+    monkeypatch.setattr(index_packs, "MAX_PACK_BYTES", 1)
+    table = table_factory()
+    table.append(make_rows(0, 300))
+    index_head(table)
+    (version,) = index_versions(table.refresh(), "e")
+    assert len(version.packs) > 1
+    sizes = {
+        "file": to_path(version.puffin_path).stat().st_size,
+        "packs": sum(to_path(pack.path).stat().st_size for pack in version.packs),
+    }
+    samples = index_samples(table, DEFINITION, "main", {})
+    assert {it.labels["in"]: it.value for it in samples if it.metric == "icepuffin_index_bytes"} == sizes
 
 
 def test_the_cache_of_a_process_is_counted_by_where_its_shards_came_from() -> None:

@@ -18,16 +18,19 @@ from icepuffin.assets.report import report_file
 from icepuffin.assets.report.page_style import DARK, LIGHT
 from icepuffin.assets.report.report_page import report_page
 from icepuffin.assets.report.table_report import MAX_SNAPSHOTS, TableReport, ndv_bounds
-from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.binding.bound_versions import BoundPack, index_versions
 from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.messages import readable_bytes
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search.overview import overview
 from icepuffin.ops.table.snapshots import data_snapshots
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.equality import delete_where_id_is
 from tests.ops.index.comparison import DEFINITION
+from tests.ops.theta import foreign
 
 HOSTILE = "<script>alert('&')</script>"
 
@@ -248,6 +251,32 @@ def test_an_estimate_is_about_a_share_of_the_rows_and_never_more_than_all(report
     shown = Page(report_page(replace(report, snapshots=entries, distinct=distinct))).tables["Distinct values by column"]
     assert [row["of the rows"] for row in shown.rows] == ["about 100%", "about 88%", "10.0%"]
     assert shown.exact[0]["of the rows"] == "5,136 of 5,100 rows"
+
+
+def test_a_file_that_versions_share_counts_once(report: TableReport) -> None:
+    (index,) = report.indexes
+    pack = BoundPack(SnapshotId(7), "file:///lake/pack.puffin", 1_000, is_kept=True)
+    sharing = replace(index, versions=tuple(replace(version, packs=(pack,)) for version in index.versions))
+    assert len(sharing.versions) == 2
+    shown = replace(report, indexes=(sharing,))
+    assert shown.index_bytes == report.index_bytes + 1_000
+    cells = Page(report_page(shown)).tables["Snapshots"].exact[:0:-1]
+    sizes = [(version.file_size or 0) + 1_000 for version in sharing.versions]
+    assert [cell["e: bytes"] for cell in cells] == [f"{size:,} bytes" for size in sizes], "of each all that it needs"
+
+
+def test_distinct_values_that_others_have_counted_are_left_out(tmp_path: Path) -> None:
+    table = table_in(tmp_path)
+    append(table, 0, 100)
+    head = table.refresh().current_snapshot()
+    assert head is not None
+    field = table.schema().find_field("name")
+    names = table.scan(selected_fields=("name",)).to_arrow()["name"]
+    foreign.stamp(table, head, {field.field_id: foreign.sketch(names, str(field.field_type))})
+    run = RunContext(table.refresh(), STORAGE, LocalRunner(1))
+    counted = count_theta_sketches(run, SnapshotId(head.snapshot_id), columns=["id"]).publish()
+    assert counted.merged_columns == ("name",)
+    assert icepuffin.write_report(table, tmp_path / "t.html").distinct == {"id": {head.snapshot_id: 100}}
 
 
 def test_the_bounds_of_an_estimate_hold_for_nearly_all_sketches() -> None:
