@@ -1,6 +1,7 @@
 """Checks over real versions: lag counts snapshots, integrity sees one flipped bit, live recall reads reports."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -263,7 +264,20 @@ def test_one_flipped_bit_is_found(lake: Lake, catalogs: Catalogs, spec: TableSpe
     path.write_bytes(data)
     found = integrity_result(spec, spec.indexes[0], catalogs)
     assert not found.passed
+    assert found.severity is dg.AssetCheckSeverity.ERROR
     assert "icepuffin refresh" in number(found, "what to do")
+
+
+def test_a_version_that_only_a_later_release_reads_is_a_warning(
+    lake: Lake, catalogs: Catalogs, spec: TableSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to_json = IndexDefinition.to_json
+    with monkeypatch.context() as patch:
+        patch.setattr(IndexDefinition, "to_json", lambda self: f'{to_json(self)[:-1]},"of_tomorrow":1}}')
+        indexed(lake, spec)
+    found = integrity_result(spec, spec.indexes[0], catalogs)
+    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert "install the one that wrote it" in number(found, "what to do")
 
 
 def test_a_broken_file_is_deleted_and_made_again(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> None:
@@ -309,13 +323,13 @@ def test_the_integrity_check_of_an_index_that_was_never_built_is_a_warning(catal
 
 
 @pytest.mark.parametrize(
-    ("queries", "share", "passed"),
-    [(0, 1.0, True), (10, 0.8, True), (2000, 0.8, False), (2000, 0.95, True)],
+    ("queries", "share", "target", "passed"),
+    [(0, 1.0, 0.9, True), (10, 0.8, 0.9, True), (2000, 0.8, 0.9, False), (2000, 0.95, 0.9, True), (9, 1.0, 1.0, True)],
 )
 def test_live_recall_fails_where_it_is_certainly_below_the_target(
-    lake: Lake, catalogs: Catalogs, tmp_path: Path, queries: int, share: float, passed: bool
+    lake: Lake, catalogs: Catalogs, tmp_path: Path, queries: int, share: float, target: float, passed: bool
 ) -> None:
-    """The target is .9. Ten queries of .8 are too few to tell."""
+    """Ten queries of .8 are too few to tell whether it is .9."""
     folder = f"file://{tmp_path}/recall"
     lake.write_settings(recall_reports=folder)
     spec = found_spec(load(lake.settings_file).tables["packages"], catalogs)
@@ -328,7 +342,7 @@ def test_live_recall_fails_where_it_is_certainly_below_the_target(
     )
     reporter.report(older, queries=5, recall_sum=0.0, left_out=0)
     reporter.report(newest, queries=queries, recall_sum=queries * share, left_out=1)
-    checked = result(live_recall_check(spec, spec.indexes[0]), catalogs)
+    checked = result(live_recall_check(spec, replace(spec.indexes[0], target_recall=target)), catalogs)
     assert (checked.passed, checked.severity) == (passed, dg.AssetCheckSeverity.WARN)
     assert ("what to do" in checked.metadata) is not passed
     assert number(checked, "queries") == queries

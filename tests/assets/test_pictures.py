@@ -284,5 +284,5 @@ def test_what_to_do_about_a_layout_depends_on_what_no_longer_fits() -> None:
     assert (uneven.passed, far.passed) == (False, False)
     assert str(uneven.metadata["what to do"].value).startswith("raise build_anew_rows")
     assert str(far.metadata["what to do"].value).startswith("nothing while recall is good")
-    for fit in (LayoutFit(), None):
+    for fit in (LayoutFit(), LayoutFit(balance=3.0), LayoutFit(distance=1.5, built_distance=1.0), None):
         assert layout_result(SimpleNamespace(fit=fit)).passed  # type: ignore[arg-type]
