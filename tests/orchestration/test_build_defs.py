@@ -1,6 +1,7 @@
 """`icepuffin.build_defs` beside what a project has: its executor, its resources, its assets, and other tables."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,34 @@ def test_recall_and_tombstones_are_checked_per_snapshot(lake: Lake, stored: dg.D
         }
 
 
+def test_tombstones_pass_up_to_the_share_over_which_a_shard_is_rebuilt(lake: Lake, stored: dg.DagsterInstance) -> None:
+    definitions = definitions_of(lake, statistics={"ndv": "off"}, snapshots="newest")
+    assert carried_out(definitions, stored, tick(definitions, stored).run_requests[0])
+    lake.table.refresh().delete("id < 24")  # a fifth of the rows
+    (request,) = tick(definitions, stored).run_requests
+    checks = execute(definitions, stored, request).get_asset_check_evaluations()
+    (tombstones,) = (check for check in checks if check.check_name == "tombstones")
+    assert tombstones.metadata["tombstone ratio"].value == tombstones.metadata["rebuild at"].value == 0.2
+    assert tombstones.passed
+
+
+def test_a_run_for_sketches_that_are_there_says_so_beside_what_the_work_took(
+    lake: Lake, stored: dg.DagsterInstance
+) -> None:
+    definitions, told = definitions_of(lake, indexes={}, snapshots="newest"), []
+    (request,) = tick(definitions, stored).run_requests
+    for _ in range(2):
+        assert carried_out(definitions, stored, request)
+        event = stored.get_latest_materialization_event(dg.AssetKey([*TABLE.path, "theta_sketches"]))
+        assert event is not None
+        assert event.asset_materialization is not None
+        told.append(event.asset_materialization.metadata)
+        lake.append()
+    assert [metadata["outcome"].value for metadata in told] == ["written", "current"]
+    assert told[0]["bytes"] == told[1]["bytes"]
+    assert told[0]["time line"] != told[1]["time line"], "it has what came since"
+
+
 def test_a_check_of_a_snapshot_without_rows_says_that_nothing_was_measured(
     lake: Lake, stored: dg.DagsterInstance
 ) -> None:
@@ -134,18 +163,21 @@ def test_a_check_of_a_snapshot_without_rows_says_that_nothing_was_measured(
     assert recall.metadata["not measured"].value
 
 
+@pytest.mark.parametrize(("recall", "passed"), [(0.8999, False), (0.9, True)])
 def test_a_version_with_recall_under_the_target_fails_its_check(
-    lake: Lake, stored: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, stored: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, recall: float, passed: bool
 ) -> None:
     """As where the target was raised since it was made."""
     refresh = ann_index.refresh_index
     monkeypatch.setattr(
-        ann_index, "refresh_index", lambda *arguments, **named: replace(refresh(*arguments, **named), recall=0.1)
+        ann_index, "refresh_index", lambda *arguments, **named: replace(refresh(*arguments, **named), recall=recall)
     )
-    definitions = definitions_of(lake, statistics={"ndv": "off"})
+    definitions = definitions_of(
+        lake, statistics={"ndv": "off"}, indexes={"embedding": {**INDEX, "target_recall": 0.9}}
+    )
     request = tick(definitions, stored).run_requests[0]
     checks = execute(definitions, stored, request).get_asset_check_evaluations()
-    assert {check.check_name: check.passed for check in checks}["recall"] is False
+    assert {check.check_name: check.passed for check in checks}["recall"] is passed
 
 
 def test_two_tables_and_the_projects_own_definitions_merge(lake: Lake) -> None:
@@ -227,6 +259,20 @@ def test_the_projects_own_asset_is_the_table(
     assert events == [], "the project records what its own asset does"
     assert stored.get_latest_materialization_event(index) is not None
     assert tick(merged, stored).run_requests
+
+
+def test_nor_does_a_night_record_anything_of_the_projects_own_asset(lake: Lake, stored: dg.DagsterInstance) -> None:
+    definitions = definitions_of(lake, upstream=docs)
+    nightly = definitions.resolve_schedule_def("nightly_demo_demo_packages")
+    context = dg.build_schedule_context(
+        instance=stored,
+        scheduled_execution_time=datetime(2026, 11, 21, 2, 0, tzinfo=UTC),
+        resources={key: (definitions.resources or {})[key] for key in nightly.required_resource_keys},
+        repository_def=dg.Definitions.merge(dg.Definitions([docs]), definitions).get_repository_def(),
+    )
+    (request,) = nightly.evaluate_tick(context).run_requests or ()
+    assert request.partition_key == str(lake.head())
+    assert stored.fetch_materializations(dg.AssetKey("docs"), limit=9).records == []
 
 
 @pytest.mark.parametrize("attribute", ["key_prefix", "key", "upstream"])
@@ -375,7 +421,7 @@ def test_a_pattern_of_an_unreachable_catalog_is_an_asset_that_reports_it(lake: L
         ({"table": "packages"}, r"name: has the wrong form: a table is namespace\.table"),
         ({"catalog": {"type": "sql"}}, "has no name"),
         ({"catalog": {"name": "demo", "token": None}}, "catalog: token is null"),
-        ({"table": "demo.*", "key": "docs"}, "may match several"),
+        *(({"table": "demo.*", name: "docs"}, "may match several") for name in ("key", "upstream", "partitions")),
     ],
 )
 def test_a_wrong_value_is_named(parameters: dict[str, Any], message: str) -> None:
