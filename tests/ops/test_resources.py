@@ -207,6 +207,19 @@ def test_a_table_that_a_catalog_is_late_for_keeps_no_other_from_being_loaded(
     assert requests == ["late", "absent", "late", "absent", "late", "later"]
 
 
+def test_a_catalog_that_has_given_a_table_since_is_late_for_the_next_one_alone(tmp_path: Path) -> None:
+    catalog = open_catalog("lake", {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": str(tmp_path)})
+    catalog.create_namespace("db")
+    given = {"now": to_path(catalog.create_table("db.now", make_rows(0, 1).schema).metadata_location)}
+    with answering({"late": 504, "later": 504}, given=given) as (uri, requests):
+        catalogs = Catalogs({"lake": {"type": "rest", "uri": uri}})
+        for name in ("late", "later"):
+            with pytest.raises(CatalogUnavailableError, match="does not answer"):
+                catalogs.poll("lake", f"db.{name}")
+            assert catalogs.poll("lake", "db.now").name() == ("db", "now")
+    assert requests == ["late", "now", "later", "now"]
+
+
 @pytest.mark.parametrize("status", [401, 407, 408, 419, 429, 502, 503, 504])
 def test_a_status_that_a_catalog_has_for_every_table_is_not_about_one(status: int) -> None:
     response = requests.Response()
@@ -215,10 +228,11 @@ def test_a_status_that_a_catalog_has_for_every_table_is_not_about_one(status: in
 
 
 @contextmanager
-def answering(statuses: Mapping[str, int], kind: str = "NoSuchTableException") -> Iterator[tuple[str, list[str]]]:
-    """(address, tables that were requested) of a server of the REST catalog's protocol, which has no table.
-
-    A status of 0 is no answer.
+def answering(
+    statuses: Mapping[str, int], kind: str = "NoSuchTableException", *, given: Mapping[str, Path] = {}
+) -> Iterator[tuple[str, list[str]]]:
+    """(address, tables that were requested) of a server of the REST catalog's protocol, which has no tables but those
+    that are given with their metadata files. A status of 0 is no answer.
     """
     requests: list[str] = []
     closing = Event()
@@ -228,6 +242,10 @@ def answering(statuses: Mapping[str, int], kind: str = "NoSuchTableException") -
             name = urlsplit(self.path).path.rpartition("/")[2]
             if name == "config":
                 status, body = 200, {"defaults": {}, "overrides": {}}
+            elif name in given:
+                requests.append(name)
+                metadata = json.loads(given[name].read_text(encoding="utf-8"))
+                status, body = 200, {"metadata-location": f"file://{given[name]}", "metadata": metadata}
             else:
                 requests.append(name)
                 status = statuses.get(name, 404)
