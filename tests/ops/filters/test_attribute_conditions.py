@@ -772,9 +772,12 @@ def test_texts_of_more_than_arrow_takes_are_read_from_the_data_files(
     [
         (("colour",), "filters names 'colour', which is no column at the top level; there are id, name, section"),
         (("embedding",), "filters names 'embedding', which is list<float>; only columns of plain values"),
+        (("doubles",), "filters names 'doubles', which is list<double>; only columns of plain values"),
     ],
 )
 def test_a_column_that_cannot_be_kept_is_refused(table: Table, filters: tuple[str, ...], message: str) -> None:
+    with table.update_schema() as update:
+        update.add_column("doubles", ListType(99, DoubleType(), element_required=False))
     with pytest.raises(DefinitionError, match=message):
         create_index(table, replace(SECTIONS, filters=filters))
 

@@ -9,8 +9,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import Action, DefinitionError, materialize_index
+from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.runs.snapshot import refresh_snapshot
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import UnknownSnapshotError
@@ -58,3 +61,19 @@ def test_a_table_made_again_under_its_name_shares_nothing_with_the_old_one(
     second = index_head(again)
     assert second.action is Action.BUILT
     assert second.build_id != first.build_id
+
+
+def test_of_indexes_that_cannot_be_made_the_first_is_named_and_the_others_are_made(
+    table_factory: TableFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 300))
+    first, second = (replace(DEFINITION, name=name, column=name) for name in ("first", "second"))
+    head = table.metadata.current_snapshot_id or 0
+    with pytest.raises(DefinitionError, match="no column 'first'"):
+        refresh_snapshot(
+            RunContext(table, STORAGE, LocalRunner(1)), SnapshotId(head), [first, second, DEFINITION], sketches=True
+        )
+    assert "no column 'second'" in caplog.text
+    assert [version.base_snapshot_id for version in index_versions(table.refresh(), "e")] == [head]
+    assert find_statistics(table, SnapshotId(head)) is not None, "the version took the sketches along"

@@ -19,6 +19,7 @@ from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.index import Action, DefinitionError, IndexDefinition, create_index, list_definitions
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.rows.vector_column import VectorColumnError
+from icepuffin.ops.runs.index_runs import ensure_defined
 from icepuffin.ops.search import Coverage, IndexReader, QueryError, open_exact, open_index
 from icepuffin.ops.sql import SqlError, SqlSession
 from icepuffin.ops.table.live_files import live_files
@@ -226,6 +227,8 @@ def test_another_element_type_is_another_index(table_factory: Callable[..., Tabl
     other = replace(definition, element_type="i8")
     with pytest.raises(DefinitionError, match="has an index 'e' already, with element_type u8; drop it"):
         create_index(table, other)
+    with pytest.raises(DefinitionError, match="'e' has element_type u8, and is to have i8: drop the index, and the"):
+        ensure_defined(table, other)
     assert_nearest(open_index(table, other, storage=STORAGE), everything[:60], Coverage.EXACT_SCAN)
     first = table.metadata.current_snapshot_id
     table.append(rows_of(everything[60:], 60, kind))
