@@ -12,6 +12,7 @@ from icepuffin.ops.recall.curves import (
     Reach,
     ShardCentroids,
     Width,
+    at_most,
     choose,
     combined,
     encode,
@@ -28,6 +29,17 @@ def test_a_curve_survives_being_written() -> None:
     assert widths(encode(CURVE)) == CURVE
     ways = (Reach(0.0, 1.0, 0.5), Reach(0.25, 3.5, 0.97))
     assert reaches(encode(ways)) == ways
+
+
+def test_a_curve_is_lowered_to_the_best_recall_of_another_one_for_ten_rows_and_for_a_hundred() -> None:
+    wide = (Width(100, 1, 0.95, 500, 100), Width(200, 1, 0.99, 900, 100))
+    curve = encode((*CURVE, *wide))
+    lowered = at_most(curve, encode((Width(40, 1, 0.97, 2), Width(20, 1, 0.5, 1), Width(100, 1, 0.96, 3, 100))))
+    assert [point.recall for point in widths(lowered)] == [0.90, 0.96, 0.97]
+    assert [point.recall for point in widths(lowered, 100)] == [0.95, 0.96]
+    without = at_most(curve, "")
+    assert (widths(without), widths(without, 100)) == (CURVE, wide)
+    assert at_most("", curve) == ""
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,15 @@ def test_a_full_directory_has_a_mebibyte_left_for_the_names_of_columns() -> None
     assert sketch_directory_blob.MAX_BYTES - file_sketches.MAX_DIRECTORY_BYTES == 2**20
 
 
+def test_a_directory_is_read_up_to_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sketch_directory_blob.MAX_BYTES == 256 << 20
+    data = sketch_directory_blob.encode(SketchDirectory(((1, "long"),), ()))
+    monkeypatch.setattr(sketch_directory_blob, "MAX_BYTES", len(data))
+    assert sketch_directory_blob.decode(data).columns == ((1, "long"),)
+    with pytest.raises(BadBlobError, match=rf"of {len(data) + 1} bytes is over the limit of {len(data)}"):
+        sketch_directory_blob.decode(data + b"\0")
+
+
 @pytest.mark.parametrize("columns", [1, 30])
 @pytest.mark.parametrize("path", ["data/a.parquet", 'dåten/größe=1/"aa"\\/' + 2_000 * "x"])
 def test_no_entry_of_a_directory_is_longer_than_was_reckoned(columns: int, path: str) -> None:

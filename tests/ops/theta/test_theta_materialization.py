@@ -12,7 +12,7 @@ from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.types import LongType, StringType
 
 from icepuffin.ann_kernels.sketches.theta_estimates import estimate
-from icepuffin.ops.binding.bound_versions import sketch_versions
+from icepuffin.ops.binding.bound_versions import TagTakenError, sketch_versions
 from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.binding.statistics import StatisticsPart, find_statistics
 from icepuffin.ops.model import StorageConfig
@@ -450,6 +450,18 @@ def test_a_derived_snapshot_is_refused_by_name(table: Table, runner: ThreadlessR
     derived = table.refresh().refs()[SKETCHES_TAG].snapshot_id
     with pytest.raises(ThetaError, match=f"derived data of {snapshot}"):
         materialize(table, derived, runner)
+
+
+@pytest.mark.parametrize("name", ["{}", "{}-side", "{}-{snapshot}"])
+def test_a_ref_of_the_owners_with_the_name_of_a_tag_of_ours_is_refused_before_any_work(
+    table: Table, runner: ThreadlessRunner, name: str
+) -> None:
+    snapshot = append(table, 0, 100)
+    ref = name.format(SKETCHES_TAG, snapshot=snapshot)
+    table.manage_snapshots().create_branch(snapshot, ref).commit()
+    with pytest.raises(TagTakenError, match=f"has a branch '{ref}' that icepuffin did not make"):
+        materialize(table, snapshot, runner)
+    assert not runner.tasks
 
 
 def test_a_column_that_cannot_be_sketched_is_named_with_its_table_and_setting(
