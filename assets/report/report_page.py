@@ -179,7 +179,7 @@ def _index(index: IndexDescription, report: TableReport) -> Markup:
     facts = {
         "column": PageCell(definition.column),
         "metric": PageCell(str(definition.metric)),
-        "holds": PageCell(definition.vectors if definition.has_graphs else "balls, no graphs"),
+        "vectors as": PageCell(definition.vectors if definition.has_graphs else "file centroids, no graphs"),
         "target recall": PageCell(f"{definition.target_recall:g}"),
         "versions": _number(len(index.versions)),
     }

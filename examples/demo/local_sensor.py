@@ -42,15 +42,15 @@ def tick(settings: Settings, instance: dg.DagsterInstance) -> list[LocalRun]:
         context.log.setLevel("WARNING")
         evaluation: Any = sensor(context)
         job = definitions.resolve_job_def(sensor.job.name)
-        runs += [_run(job, instance, request) for request in evaluation.run_requests or ()]
+        runs += [_run(job, instance, request, sensor.name) for request in evaluation.run_requests or ()]
         instance.daemon_cursor_storage.set_cursor_values({key: evaluation.cursor or ""})
     return runs
 
 
-def _run(job: dg.JobDefinition, instance: dg.DagsterInstance, request: dg.RunRequest) -> LocalRun:
+def _run(job: dg.JobDefinition, instance: dg.DagsterInstance, request: dg.RunRequest, sensor: str) -> LocalRun:
     """Run the job for one snapshot. A failure is a result, and is in the instance."""
     key = request.partition_key or ""
-    tags = {**request.tags, **_LOCATION_TAGS}
+    tags = {**request.tags, **_LOCATION_TAGS, "dagster/sensor_name": sensor}
     result = job.execute_in_process(_QUIET, instance, partition_key=key, raise_on_error=False, tags=tags)
     failures = [event for event in result.all_events if event.is_step_failure]
     message = _root_message(failures[0].step_failure_data.error) if failures else ""

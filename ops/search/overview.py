@@ -193,7 +193,7 @@ def _bytes_by_part(opened: OpenVersion) -> dict[str, int]:
         "attributes": sum(blob.length for blob in opened.attributes.values()),
         "included columns": sum(int(blob.properties.get("bytes", 0)) for blob in opened.included.values()),
     }
-    return {**parts, "routing and balls": max(0, opened.bytes_total - sum(parts.values()))}
+    return {**parts, "routing, file centroids": max(0, opened.bytes_total - sum(parts.values()))}
 
 
 def _head(table: Table, opened: OpenVersion, ref: str) -> SnapshotId:
