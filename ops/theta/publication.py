@@ -11,7 +11,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import StatisticsFile
 
 from icepuffin.ops.binding.bindings import VersionPart
-from icepuffin.ops.binding.bound_versions import BoundPack, sketch_versions
+from icepuffin.ops.binding.bound_versions import BoundPack, sketch_versions, tag_target
 from icepuffin.ops.binding.catalog_trial import require_bindable
 from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.binding.derived_snapshots import Binding, NewPack
@@ -328,9 +328,7 @@ def _arranged(
 
 def _tag_for(table: Table, snapshot: Snapshot) -> tuple[str, SnapshotId | None]:
     """(tag, snapshot that it points at now): the main tag, unless that holds the sketches of a newer snapshot."""
-    tags = {tag: v for v in sketch_versions(table) for tag in v.tags}
-    main = tags.get(SKETCHES_TAG)
-    if main is None or main.base_sequence_number <= (snapshot.sequence_number or 0):
-        return SKETCHES_TAG, main.index_snapshot_id if main else None
-    side = f"{SKETCHES_TAG}-{snapshot.snapshot_id}"
-    return side, tags[side].index_snapshot_id if side in tags else None
+    main = next((version for version in sketch_versions(table) if SKETCHES_TAG in version.tags), None)
+    is_main = main is None or main.base_sequence_number <= (snapshot.sequence_number or 0)
+    tag = SKETCHES_TAG if is_main else f"{SKETCHES_TAG}-{snapshot.snapshot_id}"
+    return tag, tag_target(table, tag)  # that of a version without an entry is moved as well

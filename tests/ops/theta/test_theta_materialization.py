@@ -77,6 +77,20 @@ def test_sketches_of_an_older_snapshot_have_a_tag_of_their_own_that_ages(
     assert ages == {SKETCHES_TAG: LASTING_MS, f"{SKETCHES_TAG}-{first}": SIDE_TAG_AGE_MS}
 
 
+def test_the_tag_of_a_version_whose_entry_was_removed_goes_to_the_next_one(
+    table: Table, runner: ThreadlessRunner
+) -> None:
+    """Trino's `drop_extended_stats` removes the entries of all snapshots."""
+    materialize(table, append(table, 0, 100), runner)
+    for entry in table.refresh().metadata.statistics:
+        with table.update_statistics() as update:
+            update.remove_statistics(entry.snapshot_id)
+    newest = append(table, 100, 200)
+    assert not materialize(table, newest, runner).note
+    (version,) = sketch_versions(table.refresh())
+    assert (version.base_snapshot_id, version.tags) == (newest, (SKETCHES_TAG,))
+
+
 def test_the_first_sketches_are_of_the_creation_types_and_count_exactly(table: Table, runner: ThreadlessRunner) -> None:
     append(table, 0, 300)
     snapshot = append(table, 200, 900)
