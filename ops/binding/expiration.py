@@ -21,8 +21,8 @@ from icepuffin.ops.table.blob_kind import owner_tag, pack_tag, side_tag
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.table.ownership import own_snapshots
 from icepuffin.ops.table.snapshots import (
+    history_of_data,
     is_derived,
-    parents_of_data,
     require_all_snapshots,
     table_name,
 )
@@ -33,8 +33,8 @@ def expire_derived(
 ) -> tuple[SnapshotId, ...]:
     """Remove derived snapshots, and the tags among `own_tags` that point at them. Returns the snapshots that are gone.
 
-    A data snapshot is never touched, nor a derived one that any other ref points at or that is the parent of a data
-    snapshot. Files are for Iceberg's cleaners and `icepuffin.ops.index.collect_garbage`: nothing names them afterwards.
+    A data snapshot is never touched, nor a derived one that any other ref points at or that is in the history of data.
+    Files are for Iceberg's cleaners and `icepuffin.ops.index.collect_garbage`: nothing names them afterwards.
 
     Raises BindingError, and the errors of `reload_table`.
     """
@@ -42,7 +42,7 @@ def expire_derived(
 
     def foreign() -> set[int]:
         named = {ref.snapshot_id for name, ref in table.metadata.refs.items() if name not in own_tags}
-        return named | parents_of_data(table.metadata)
+        return named | history_of_data(table.metadata)
 
     def choose() -> tuple[list[SnapshotId], Iterable[TableRequirement]]:
         others = foreign()

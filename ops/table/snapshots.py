@@ -80,13 +80,15 @@ def derived_ids(metadata: TableMetadata) -> frozenset[SnapshotId]:
 
 
 @once_per_metadata
-def parents_of_data(metadata: TableMetadata) -> frozenset[SnapshotId]:
-    """Ids of the parents of data snapshots. Derived ones are among them where the owner made a branch on one, and wrote
-    to it: the branch then has its history by them.
+def history_of_data(metadata: TableMetadata) -> frozenset[SnapshotId]:
+    """Ids of the snapshots by which the owner's data has its history: parents of data snapshots, and those that `main`
+    has pointed at. Derived ones are among them where the owner made a branch on one and wrote to it, or made one the
+    current one: with such a one Iceberg's libraries drop what they know of the time before.
     """
     derived = derived_ids(metadata)
-    data = (snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in derived)
-    return frozenset(SnapshotId(item.parent_snapshot_id) for item in data if item.parent_snapshot_id is not None)
+    parents = (item.parent_snapshot_id for item in metadata.snapshots if item.snapshot_id not in derived)
+    current = (entry.snapshot_id for entry in metadata.snapshot_log)
+    return frozenset(SnapshotId(item) for item in (*parents, *current) if item is not None)
 
 
 def data_snapshots(table: Table, ref: str = "main") -> tuple[DataSnapshot, ...]:

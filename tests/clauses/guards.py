@@ -194,7 +194,7 @@ GUARDS = (
     ),
     Edit(
         "owner: a version that a branch of the owner's comes from", "plan_retention",
-        " and version.index_snapshot_id not in parents:", ":",
+        " and version.index_snapshot_id not in history:", ":",
         "test_a_version_that_a_branch_of_the_owners_comes_from_stays",
     ),
     Edit(

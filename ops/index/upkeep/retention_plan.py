@@ -28,7 +28,7 @@ from icepuffin.ops.messages import plural
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.blob_kind import LASTING_MS, BlobKind, version_tag
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
-from icepuffin.ops.table.snapshots import base_snapshot_id, derived_ids, parents_of_data
+from icepuffin.ops.table.snapshots import base_snapshot_id, derived_ids, history_of_data
 
 _DAY_MS = 24 * 3600 * 1000
 
@@ -81,7 +81,7 @@ def plan_retention(
     newest = None if is_dropped else tag_target(table, tag) if tag in tags else _newest_untagged(table, all_versions)
     distances = next((version.distances for version in all_versions if tag in version.tags), "") if tag in tags else ""
     lasting = {name for name in tags if name == tag or table.metadata.refs[name].max_ref_age_ms == LASTING_MS}
-    tagged, parents = _owners_snapshots(table), parents_of_data(table.metadata)
+    tagged, history = _owners_snapshots(table), history_of_data(table.metadata)
     # the version of main's head needs no tag of its own: the index tag is on it, or returns to it
     pinned = _owners_snapshots(table, but="main") if retention.versions in _WITH_TAGGED else frozenset()
     expire: list[ExpiredVersion] = []
@@ -89,7 +89,7 @@ def plan_retention(
     postponed = 0
     for version, reason in _reasons_to_expire(table, all_versions, newest, distances, tagged, retention, now):
         foreign = [ref for ref in version.tags if ref not in tags]
-        if reason and not foreign and version.index_snapshot_id not in parents:
+        if reason and not foreign and version.index_snapshot_id not in history:
             if now - version.timestamp_ms <= grace.total_seconds() * 1000:
                 postponed += 1
                 continue
@@ -100,7 +100,7 @@ def plan_retention(
     for lost in lost_versions(table, kind, name):
         snapshot_id, base_id = SnapshotId(lost.snapshot_id), base_snapshot_id(lost)
         refs = {ref for ref, target in table.metadata.refs.items() if target.snapshot_id == snapshot_id}
-        if base_id is None or snapshot_id in parents or refs - (tags if is_dropped else tags - {tag}):
+        if base_id is None or snapshot_id in history or refs - (tags if is_dropped else tags - {tag}):
             continue
         if now - lost.timestamp_ms <= grace.total_seconds() * 1000:
             postponed += 1

@@ -41,6 +41,16 @@ def test_a_version_that_another_ref_points_at_stays_and_is_not_reported_as_expir
     assert expire_derived(table, [17], []) == (17,), "what is gone already is gone"
 
 
+def test_a_version_that_the_owner_made_the_current_one_stays_in_the_history(table: Table) -> None:
+    """Without it Iceberg's Java library drops what the history has of before: no query AS OF a time finds that."""
+    version, head = bindings.publish(table, binding(table)), table.metadata.current_snapshot_id
+    for current in (version.index_snapshot_id, head):
+        table.manage_snapshots().set_current_snapshot(snapshot_id=current).commit()
+    history = table.refresh().metadata.snapshot_log
+    assert expire_derived(table, [version.index_snapshot_id], ["ann_e"]) == ()
+    assert table.refresh().metadata.snapshot_log == history
+
+
 @pytest.mark.parametrize("kind", ["tag", "branch"])
 def test_a_ref_that_the_owner_sets_between_look_and_commit_keeps_the_version(
     table: Table, monkeypatch: pytest.MonkeyPatch, kind: str
