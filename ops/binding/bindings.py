@@ -13,7 +13,6 @@ from pyiceberg.table.refs import SnapshotRef
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
     RemoveSnapshotRefUpdate,
-    RemoveSnapshotsUpdate,
     TableRequirement,
     TableUpdate,
 )
@@ -40,6 +39,7 @@ from icepuffin.ops.binding.derived_snapshots import (
     version_updates,
 )
 from icepuffin.ops.binding.errors import BindingError, LostRaceError, UnknownOutcomeError, UnsupportedCatalogError
+from icepuffin.ops.binding.expiration import expire_derived
 from icepuffin.ops.binding.joint_commit import Change, CommitPart, commit_together
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
@@ -225,11 +225,10 @@ def _change_tag(
     new_ref: SnapshotRef | None,
     expected_ref: SnapshotId | None,
     packs: Callable[[], Mapping[str, SnapshotId]] = dict,
-    *more: TableUpdate,
 ) -> None:
-    """Set the tag to `new_ref` (None: remove it), with `more` updates in the same commit.
+    """Set the tag to `new_ref` (None: remove it).
 
-    packs: gives packs to be tagged in it, too, for the state that `table` shows: holder snapshots, by tag.
+    packs: gives packs to be tagged in the same commit, for the state that `table` shows: holder snapshots, by tag.
     """
     for attempt in commit_attempts(table):
         reload_table(table, patient=attempt.number > 0)
@@ -241,7 +240,7 @@ def _change_tag(
         if own_tag_target(table, tag) != expected_ref:
             raise LostRaceError(f"{table_name(table)}: somebody else moved {tag}; look again before you decide")
         tags, untagged = _pack_tags(packs())
-        updates = (tag_update(tag, new_ref), *more, *tags)
+        updates = (tag_update(tag, new_ref), *tags)
         requirements = (AssertRefSnapshotId(ref=tag, snapshot_id=expected_ref), *untagged)
         if attempt_commit(table, updates, requirements, attempt.number) is CommitOutcome.DONE:
             reload_table(table, patient=True)
@@ -334,13 +333,13 @@ def unsupported_catalog(table: Table, change: str, more: str = "") -> Unsupporte
 
 
 def _undo(table: Table, binding: Binding, snapshot_id: SnapshotId, previous_ref: SnapshotRef | None) -> None:
-    """Restore the tag, if the snapshot that it pointed at is there, and remove our snapshot. Does nothing where the tag
-    has moved on.
+    """Restore the tag, if the snapshot that it pointed at is there, and remove our snapshot, unless the table's owner
+    has put a ref on it. Does nothing where the tag has moved on.
     """
     restored_ref = (
         previous_ref if previous_ref and previous_ref.snapshot_id in snapshots_by_id(table.metadata) else None
     )
     with suppress(LostRaceError):
         if tag_target(table, binding.tag) == snapshot_id:
-            removal = RemoveSnapshotsUpdate(snapshot_ids=[snapshot_id])
-            _change_tag(table, binding.tag, restored_ref, snapshot_id, dict, removal)
+            _change_tag(table, binding.tag, restored_ref, snapshot_id)
+            expire_derived(table, [snapshot_id], [side_tag(binding.name)])

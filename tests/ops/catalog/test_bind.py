@@ -239,6 +239,20 @@ def test_where_the_base_expires_during_the_commit_the_tag_is_put_back(table: Tab
     assert index_versions(table, "e") == (good,), "what was undone is not left in the table"
 
 
+def test_where_the_base_expires_a_version_stays_that_the_owner_has_tagged(table: Table, afterwards: Afterwards) -> None:
+    new_binding = binding(table)
+    table.append(make_rows(10, 20))
+
+    def tagged_and_expired(other: Table) -> None:
+        set_ref(other, "theirs", other.metadata.refs["ann_e"].snapshot_id, SnapshotRefType.TAG)
+        expired(new_binding.base_snapshot_id)(other.refresh())
+
+    afterwards.then = tagged_and_expired
+    with pytest.raises(UnknownSnapshotError, match="undone"):
+        bindings.publish(table, new_binding)
+    assert set(table.refresh().metadata.refs) == {"main", "theirs"}
+
+
 def test_where_there_was_no_tag_or_it_can_not_go_back_none_is_left(table: Table, afterwards: Afterwards) -> None:
     table.append(make_rows(10, 20))
     first = data_snapshots(table)[0].snapshot_id
