@@ -326,10 +326,18 @@ def _utc(milliseconds: int) -> str:
 def ancestors_from(table: Table, head: int | None) -> Iterator[Snapshot]:
     """Snapshot `head` and its ancestors, nearest first, as far as they have not expired.
 
-    A derived snapshot descends from its base, for the history of a branch that the table's owner made on it.
+    A derived snapshot descends from its base, for the history of a branch that the table's owner made on it. Raises
+    TableFaultError where a snapshot descends from itself.
     """
     by_id = snapshots_by_id(table.metadata)
+    passed: set[int] = set()
     while head is not None and (snapshot := by_id.get(head)) is not None:
+        if head in passed:
+            raise TableFaultError(
+                f"{table_name(table)}: snapshot {head} descends from itself by the parents in the table's metadata, so "
+                "the table has no history. Other tables are not affected. Look at what wrote to it last"
+            )
+        passed.add(head)
         yield snapshot
         head = parent_id(snapshot)
 

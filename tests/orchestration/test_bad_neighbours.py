@@ -107,6 +107,24 @@ def test_metrics_and_definitions_have_the_healthy_table(
     assert {sensor.name for sensor in build(settings).sensors or ()} >= {"watch_demo_demo_t1"}
 
 
+def test_a_table_whose_snapshots_go_in_a_circle_ends_no_command(
+    pair: Backlog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair.settings(indexes_from_table=True)
+    for name in ("t0", "t1"):
+        create_index(pair.catalog.load_table(f"demo.{name}"), name="y", column="embedding")
+    stored = Path(pair.catalog.load_table("demo.t0").metadata_location.removeprefix("file://"))
+    metadata = json.loads(stored.read_bytes())
+    for snapshot in metadata["snapshots"]:
+        snapshot["parent-snapshot-id"] = metadata["current-snapshot-id"]
+    stored.write_text(json.dumps(metadata), encoding="utf-8")
+    main(["metrics", "--dir", str(tmp_path)])
+    out, err = capsys.readouterr()
+    assert {'icepuffin_table_up{catalog="demo",table="demo.t0"} 0', HEALTHY} <= {*out.splitlines()}
+    assert "demo.t0: snapshot" in err
+    assert "descends from itself" in err
+
+
 @pytest.mark.parametrize("size", [10**400, 2**63, -1], ids=lambda size: str(size)[:9])
 def test_a_size_that_no_file_has_costs_one_metric_of_its_table(
     pair: Backlog, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, size: int
