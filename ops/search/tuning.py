@@ -146,7 +146,7 @@ def _tells_shards(opened: OpenVersion, rows: int) -> bool:
     """Whether the codebook's curves hold for queries near any row. Centroids of few rows lie so near to these that
     fewer shards are within a slack than for the rows held out, by which it was measured.
     """
-    return rows >= _ROWS_PER_CENTROID * len(opened.routing.codebook) and fit_of(opened.bound.sizes).codebook_fits
+    return rows >= _ROWS_PER_CENTROID * len(opened.routing.codebook) and not fit_of(opened.bound.sizes).steps_apart
 
 
 def _routing_curves(opened: OpenVersion, rows: int) -> dict[int, tuple[Reach, ...]]:

@@ -15,6 +15,10 @@ MAX_UNEVEN = 3.0
 """Balance beyond which shards no longer fit, as a multiple of that of the build"""
 MAX_APART = 1.5
 """Distance beyond which a codebook no longer fits, as a multiple of that of the build"""
+STEP_APART = 1.05
+"""Multiple from which on a codebook may not tell in which shards neighbors lie. Rows like those of the build stay below
+it; once all rows are of another model it may be 1.2 alone
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +65,13 @@ class LayoutFit:
         return ""
 
     @property
-    def codebook_fits(self) -> bool:
-        """Whether rows lie about as near to the centroids as when the codebook was trained. If not, what was measured
-        then of the shards that queries probe holds no longer.
+    def steps_apart(self) -> int:
+        """Times that the distance has grown by STEP_APART since the codebook was trained. From one on, what was
+        measured then of the shards that queries probe holds no longer.
         """
-        return not self.distance > MAX_APART * self.built_distance > 0
+        if not self.distance > self.built_distance > 0:
+            return 0
+        return int((math.log(self.distance) - math.log(self.built_distance)) / math.log(STEP_APART))
 
     @property
     def fault(self) -> str:
@@ -76,7 +82,7 @@ class LayoutFit:
         """
         if self._out_of_balance:
             return self._out_of_balance
-        if not self.codebook_fits:
+        if self.distance > MAX_APART * self.built_distance > 0:
             return (
                 f"the codebook no longer fits: rows lie {self.distance:.3g} from its centroids, "
                 f"{self.built_distance:.3g} when it was trained"

@@ -134,7 +134,7 @@ def _point(row: list[Any]) -> MeasuredPoint:
 
 def identity_of(opened: "OpenVersion") -> dict[str, Any]:
     """What measured points depend on: a version's parameters of graphs, and its codebook, which another model of equal
-    dimensions replaces, or no longer fits. As JSON has them.
+    dimensions replaces, or whose rows lie farther from it. As JSON has them.
     """
     routing = opened.routing
     identity: dict[str, Any] = json.loads(json.dumps(opened.definition.graph_identity()))
@@ -143,7 +143,7 @@ def identity_of(opened: "OpenVersion") -> dict[str, Any]:
         "dims": routing.dims,
         "routed_shards": len(np.unique(routing.partition_to_shard)),
         "codebook": hashlib.sha256(np.ascontiguousarray(routing.codebook[:_CENTROIDS]).tobytes()).hexdigest()[:8],
-        "codebook_fits": fit_of(opened.bound.sizes).codebook_fits,
+        "codebook_apart": fit_of(opened.bound.sizes).steps_apart,
     }
 
 

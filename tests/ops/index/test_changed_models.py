@@ -148,18 +148,20 @@ def test_batches_of_other_dimensions_are_refused_until_the_last_one(table: Table
 
 
 def test_a_target_recall_is_met_after_batches_of_another_model(table_factory: Callable[..., Table]) -> None:
-    """The layout is kept. Rows of the old model lay near the centroids: the shards of their neighbors were told."""
-    table, rng = table_factory(), np.random.default_rng(0)
-    definition = replace(DEFINITION, metric=Metric.COSINE, shards=8)
-    centers = 4 * rng.standard_normal((60, 8))
-    clusters = centers[rng.integers(0, 60, 600)] + 0.4 * rng.standard_normal((600, 8))
-    table.append(rows_of(clusters.astype(np.float32), 0, 600))
+    """The layout is kept. Each row of the old model had its neighbors in one shard. Those of the new one have them in
+    several, and lie but a fifth farther from the centroids.
+    """
+    table, rng, rows = table_factory(), np.random.default_rng(0), 1_800
+    definition = replace(DEFINITION, metric=Metric.COSINE, shards=4)
+    clusters = rng.standard_normal((200, 16))[rng.integers(0, 200, rows)] + 0.5 * rng.standard_normal((rows, 16))
+    table.append(rows_of(clusters.astype(np.float32), 0, rows))
     index_head(table, definition)
-    for first in range(0, 600, 120):
-        rows = rows_of(rng.standard_normal((120, 8)).astype(np.float32), first, first + 120)
-        table.refresh().overwrite(rows, f"id >= {first} and id < {first + 120}")
+    for first in range(0, rows, rows // 4):
+        last = first + rows // 4
+        others = rng.standard_normal((rows // 4, 16)).astype(np.float32)
+        table.refresh().overwrite(rows_of(others, first, last), f"id >= {first} and id < {last}")
         assert index_head(table, definition).action is Action.REFRESHED
-    queries = rng.standard_normal((40, 8)).astype(np.float32)
+    queries = rng.standard_normal((40, 16)).astype(np.float32)
     reader = open_index(table.refresh(), definition, storage=STORAGE)
     found = reader.search(queries, 10, columns=["id"], target_recall=0.8).rows["id"].to_pylist()
     true = exact_search(table, "embedding", "cosine", queries, 10, columns=["id"], storage=STORAGE)

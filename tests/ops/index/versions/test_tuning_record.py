@@ -86,8 +86,10 @@ def test_a_record_holds_for_a_version_with_more_deltas_and_not_with_other_shards
 
     identity = identity_of(opened(0, 1, 1))
     assert (identity["dims"], identity["routed_shards"]) == (16, 2)
-    assert changes_of(identity, identity_of(opened(0, 0, 1, distance=1.4))) == ""
+    assert changes_of(identity, identity_of(opened(0, 0, 1, distance=1.04))) == ""
     assert changes_of(identity, identity_of(opened(0, 1, 2))) == "routed_shards was 2 and is 3"
     assert changes_of(identity, identity_of(opened(0, 1, 1, codebook=1))).startswith("codebook was ")
-    assert changes_of(identity, identity_of(opened(0, 1, 1, distance=1.6))) == "codebook_fits was True and is False"
+    apart = identity_of(opened(0, 1, 1, distance=1.06))
+    assert changes_of(identity, apart) == "codebook_apart was 0 and is 1"
+    assert changes_of(apart, identity_of(opened(0, 1, 1, distance=1.2))) == "codebook_apart was 1 and is 3"
     assert changes_of({"a": 1}, {"a": 2, "b": 3}) == "a was 1 and is 2, b was None and is 3"
