@@ -32,6 +32,8 @@ _FILES = 8
 """Files in a sample"""
 _ROWS_PER_FILE = 64
 """Rows per file in a sample: the first of a row group, so that little is decoded"""
+_WIDE_BYTES = 64 << 20
+"""Stored bytes of vectors that the rows of a wide sample are drawn from, at most"""
 _FOOTERS_AT_ONCE = 16
 
 
@@ -243,12 +245,14 @@ def sample_new_rows(
     *,
     deleted: Mapping[str, npt.NDArray[np.int64]] | None = None,
     among: Sequence[npt.NDArray[np.int64]] | None = None,
+    wide: bool = False,
 ) -> RowSample:
     """How many live rows of new `files` have a vector, and how many of these `base` has, by a sample of at most 512.
 
     `deleted`: the deleted rows of the files, by path; None: they are read, of the files in the sample. `among`: the
-    nodes that count, by shard. Default: all. Reads the hashes of all shards, 8 bytes per node. Vectors that cannot be
-    read count as unknown: the build names them. Raises StorageError, PuffinError, DataFileError.
+    nodes that count, by shard. Default: all. `wide`: rows are drawn from all that 64 MiB hold, not the first ones of a
+    row group, which may be the ones that change. Reads the hashes of all shards, 8 bytes per node. Vectors that cannot
+    be read count as unknown: the build names them. Raises StorageError, PuffinError, DataFileError.
     """
     from icepuffin.ops.shards.shard_reader import open_shard  # noqa: PLC0415  numba, which few plans need
 
@@ -259,7 +263,10 @@ def sample_new_rows(
     if deleted is None:
         deleted = deleted_by_file(lambda path: open_storage(path, storage), (file for file, _ in chosen))
         chosen = [(file, weight) for file, weight in chosen if live_rows(file, deleted)]
-    drawn = [(*_sample(file, deleted[file.path], rng, schema, field_id, storage), weight) for file, weight in chosen]
+    size = _WIDE_BYTES // max(1, len(chosen)) if wide else 0
+    drawn = [
+        (*_sample(file, deleted[file.path], rng, schema, field_id, storage, size), weight) for file, weight in chosen
+    ]
     rows = sum(weight for *_, weight in drawn)
     samples = [(hashes, share * weight) for hashes, share, weight in drawn if len(hashes)]
     if not samples:
@@ -301,21 +308,27 @@ def _sample(
     schema: Schema,
     field_id: int,
     storage: StorageConfig,
+    size: int,
 ) -> tuple[npt.NDArray[np.uint64], float]:
     """(content hashes of some vectors of a file's live rows, share of its live rows that have a vector).
 
-    They are among the first rows of a row group. Where none of these has one, the file is read until a row has: writers
-    put nulls first, and deletes name whole ranges.
+    They are drawn from the rows that `size` stored bytes hold, at least the first rows of a row group. Where none of
+    these has one, the file is read until a row has: writers put nulls first, and deletes name whole ranges.
     """
     from icepuffin.ops.tasks.vectors import content_hashes  # noqa: PLC0415  numba, which few plans need
 
     store = open_storage(file.path, storage)
     opened = DataFile(store, file, schema, [field_id])
     column, seen = pa.array([]), 0
-    if opened.groups and (rows := opened.first(_ROWS_PER_FILE, group := int(rng.integers(opened.groups)))) is not None:
-        positions = opened.start(group) + np.arange(rows.num_rows)
-        live = rows.column(0).filter(pa.array(~np.isin(positions, deleted)))
-        column, seen = live.drop_null(), len(live)
+    for group in rng.permutation(opened.groups).tolist():
+        stored, count = opened.stored_bytes(group), opened.start(group + 1) - opened.start(group)
+        rows = opened.first(max(_ROWS_PER_FILE, count if stored <= size else count * size // stored), group)
+        if rows is not None:
+            positions = opened.start(group) + np.arange(rows.num_rows)
+            live = rows.column(0).filter(pa.array(~np.isin(positions, deleted)))
+            column, seen = pa.concat_arrays([column.cast(live.type), live.drop_null()]), seen + len(live)
+        if (size := size - stored) <= 0:
+            break
     if not len(column):
         seen = 0
         for batch in read_live(store, file, schema, [field_id], deleted=deleted):
@@ -324,7 +337,8 @@ def _sample(
                 break
     if not len(column):
         return np.empty(0, np.uint64), 0.0
-    share, column = len(column) / seen, column[:_ROWS_PER_FILE]
+    share = len(column) / seen
+    column = column.take(np.sort(rng.choice(len(column), min(_ROWS_PER_FILE, len(column)), replace=False)))
     try:
         return content_hashes(exact_vectors(column, None, element_type_of(schema, field_id))), share
     except VectorColumnError:

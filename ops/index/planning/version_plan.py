@@ -360,13 +360,19 @@ def _refresh_or_build(run: RunContext, plan: VersionPlan, base: OpenVersion, *, 
     how, sampled = "rows, by data files,", None
     if share < SHARED_ENOUGH:  # compaction, or a table written anew: the rows may still be the old ones
         deleted = deleted_rows(changes.added, run.storage, run.runner)
-        sample = sample_new_rows(base, changes.added, plan.schema, plan.field_id, run.storage, deleted=deleted)
-        arriving = sample.with_vector * sum(live_rows(file, deleted) for file in changes.added)
-        sampled = sample.shared
-        share = _share(staying, arriving, sampled)
-        if share >= SHARED_ENOUGH and dead is None:
-            dead = find_dead_nodes(run, changes, base)
-            share = _share(_live_nodes(base, dead), arriving, sampled)
+        rows = sum(live_rows(file, deleted) for file in changes.added)
+        for wide in (False, True):  # a build costs more than a closer look
+            sample = sample_new_rows(
+                base, changes.added, plan.schema, plan.field_id, run.storage, deleted=deleted, wide=wide
+            )
+            arriving, sampled = sample.with_vector * rows, sample.shared
+            share = _share(staying, arriving, sampled)
+            if share >= SHARED_ENOUGH and dead is None:
+                dead = find_dead_nodes(run, changes, base)
+                staying = _live_nodes(base, dead)
+                share = _share(staying, arriving, sampled)
+            if share >= SHARED_ENOUGH:
+                break
         how = "vectors, by a sample,"
     if share < SHARED_ENOUGH:
         return replace(plan, reason=f"the nearest version shares only {share:.0%} of the rows: a new build is better")

@@ -122,6 +122,17 @@ def test_an_update_by_deletes_is_indexed_anew_whatever_the_dimensions(table: Tab
     assert_right(table, second_model(dims)[:8], Coverage.EXACT_VERSION)
 
 
+def test_an_update_by_deletes_that_leaves_fewer_vectors_is_indexed_anew(table: Table) -> None:
+    """The file has more rows of the old model than come of the new one, and all of them are deleted."""
+    (file,) = [task.file for task in table.scan().plan_files()]
+    append_position_deletes(table, {file.file_path: np.arange(ROWS)})
+    vectors = [None if row % 5 == 0 else vector for row, vector in enumerate(second_model(24, 0, ROWS + 20).tolist())]
+    rows = make_rows(0, ROWS + 20)
+    lists = pa.array(vectors, pa.list_(pa.float32()))
+    table.refresh().append(rows.set_column(3, rows.schema.field("embedding"), lists))
+    assert refreshed(table).action is Action.BUILT
+
+
 @pytest.mark.parametrize("dims", [6, 16, 24])
 def test_a_table_that_is_written_anew_is_indexed_anew(table: Table, dims: int) -> None:
     table.overwrite(rows_of(second_model(dims)))
@@ -289,6 +300,18 @@ def test_rows_that_are_updated_again_and_again_are_no_reason_to_build_anew(table
         table.refresh().append(rows_of(second_model(16, 0, 60), 0, 60))
     report = index_head(table)
     assert (report.action, report.rows, report.inserted) == (Action.REFRESHED, ROWS, 60)
+
+
+def test_the_first_rows_of_a_file_that_change_are_no_reason_to_build_anew(table_factory: Callable[..., Table]) -> None:
+    """As by an UPDATE of them, copy-on-write, which leaves the rows in their order."""
+    table = table_factory()
+    table.append(make_rows(0, 2 * ROWS))
+    index_head(table)
+    for model in (7, 8):
+        changed = rows_of(vectors_of(np.arange(100), seed=model), 0, 100)
+        table.refresh().overwrite(pa.concat_tables([changed, make_rows(100, 2 * ROWS)]))
+        report = refreshed(table)
+        assert (report.action, report.remapped, report.inserted) == (Action.REFRESHED, 2 * ROWS - 100, 100)
 
 
 def test_a_compaction_with_nulls_first_is_no_reason_to_build_anew(table_factory: Callable[..., Table]) -> None:
