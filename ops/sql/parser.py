@@ -31,16 +31,14 @@ TOO_DEEP = "it is nested too deeply"
 _PART = r"(?:\w+|`[^`]+`)"
 _NAME = rf"(?P<name>{_PART}(?:\.{_PART})*)"
 _TABLE = rf"(?P<table>{_PART}(?:\.{_PART})*)"
-_PASSAGE = re.compile(
-    r"""(?P<quoted>(?<!\w)[rR](?:'[^']*'|"[^"]*")|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`)"""
-    r"""|--(?:\\\n|[^\r\n])*|(?P<bracket>/\*(?!\+))""",
-    re.DOTALL,
-)
-"""A quoted text, within which nothing is a comment, a comment of one line, or the begin of another. In r'...' a
-backslash escapes nothing; one at the end of a line takes the next line into the comment
+_QUOTED_TEXT = r"""(?<!\w)[rR](?:'[^']*'|"[^"]*")|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+"""In r'...' a backslash escapes nothing"""
+_PASSAGE = re.compile(rf"(?P<quoted>{_QUOTED_TEXT}|`[^`]*`)|--(?:\\\n|[^\r\n])*|(?P<bracket>/\*(?!\+))", re.DOTALL)
+"""A quoted text, within which nothing is a comment, a comment of one line, or the begin of another. A backslash at the
+end of a line takes the next line into the comment
 """
 _BRACKET = re.compile(r"/\*(?!\+)|\*/")
-_DOTTED = re.compile(rf"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|((?!\d){_PART}(?:\s*\.\s*{_PART})+)|`[^`]*`""", re.DOTALL)
+_DOTTED = re.compile(rf"{_QUOTED_TEXT}|((?!\d){_PART}(?:\s*\.\s*{_PART})+)|`[^`]*`", re.DOTALL)
 """What is quoted, or a name of several parts, its group"""
 _HINTED = re.compile(rf"/\*\+[^*]*?\b({'|'.join(HINTS)})\b", re.IGNORECASE)
 """A hint to a search, its group, in a text that has no tree"""

@@ -422,6 +422,7 @@ def test_a_comment_begins_behind_a_raw_text_that_ends_in_a_backslash() -> None:
         ("SHOW CREATE TABLE a . `b.c` . t", {"`a`.`b.c`.`t`"}),
         ("SELECT count(*) FROM STREAM(a.t)", {"`a`.`t`"}),
         ("FROM a.b.t |> WHERE x = 'it''s no.table' |> JOIN b.u USING (i)", {"`a`.`b`.`t`", "`b`.`u`"}),
+        (r"FROM a.t |> WHERE x <> r'\' |> JOIN b.u USING (i) |> WHERE y = 'z'", {"`a`.`t`", "`b`.`u`"}),
     ],
 )
 def test_a_statement_for_spark_names_the_tables_that_it_reads_or_writes(text: str, tables: set[str]) -> None:
