@@ -363,13 +363,14 @@ def _refresh(spark: Any, tables: frozenset[str]) -> None:
     """Let Spark read the newest state of tables, as searches do: its catalogs may keep one for as long as it is read.
 
     A metadata table or a branch that a name ends in, `ns.t.files`, has the state that its table has. Other names, as
-    those of a query's own parts, are left to Spark, which reports what it does not know.
+    those of a query's own parts, are left to Spark, which reports what it does not know. So are tables of types that
+    it lacks, as of times of day: it may drop them, or the statement's own parts may have their names.
     """
-    from pyspark.errors import AnalysisException  # noqa: PLC0415  only with a session
+    from pyspark.errors import AnalysisException, UnsupportedOperationException  # noqa: PLC0415  only with a session
 
     names = {*tables, *(name.rpartition(".`")[0] for name in tables if name.count("`.`") > 1)}
     for name in sorted(names):
-        with suppress(AnalysisException):
+        with suppress(AnalysisException, UnsupportedOperationException):
             if "`.`" in name or not spark.catalog.getTable(name).isTemporary:  # what the user has cached stays
                 spark.catalog.refreshTable(name)
 

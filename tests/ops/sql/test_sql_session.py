@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
+from pyspark.errors import UnsupportedOperationException
 
 from icepuffin.ann_kernels.errors import DimensionError
 from icepuffin.ops.errors import IcepuffinError
@@ -391,17 +392,30 @@ def test_spark_runs_what_no_index_answers(sql_catalog: Catalog, table: Table, sp
         assert found.how.startswith("Spark ran it as it is")
 
 
-@pytest.mark.jvm
-def test_spark_reads_the_state_that_the_index_reads(
-    sql_catalog: Catalog, table: Table, own_session: Any, tmp_path: Path
-) -> None:
-    """Iceberg's catalogs in Spark keep the state of a table for as long as it is read, by default."""
-    own = own_session
+@pytest.fixture
+def iceberg_spark(own_session: Any, tmp_path: Path) -> Any:
+    """A session that knows the catalog `test`, and keeps its tables as Iceberg's catalogs in Spark do by default."""
     catalog = {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "jdbc", ".jdbc.schema-version": "V1"}
     catalog |= {".uri": f"jdbc:sqlite:{tmp_path}/catalog.db", ".warehouse": f"file://{tmp_path}/warehouse"}
     for key, setting in catalog.items():
-        own.conf.set(f"spark.sql.catalog.test{key}", setting)
-    session = SqlSession.on(sql_catalog, storage=STORAGE, spark=own)
+        own_session.conf.set(f"spark.sql.catalog.test{key}", setting)
+    return own_session
+
+
+@pytest.mark.jvm
+def test_spark_drops_a_table_of_types_that_it_lacks(sql_catalog: Catalog, iceberg_spark: Any) -> None:
+    sql_catalog.create_table("db.times", pa.schema([("time", pa.time64("us"))]))
+    session = SqlSession.on(sql_catalog, storage=STORAGE, spark=iceberg_spark)
+    with pytest.raises(UnsupportedOperationException, match="does not support time fields"):
+        session.sql("SELECT count(*) FROM test.db.times")
+    session.sql("DROP TABLE test.db.times")
+    assert not sql_catalog.table_exists("db.times")
+
+
+@pytest.mark.jvm
+def test_spark_reads_the_state_that_the_index_reads(sql_catalog: Catalog, table: Table, iceberg_spark: Any) -> None:
+    """Iceberg's catalogs in Spark keep the state of a table for as long as it is read, by default."""
+    session = SqlSession.on(sql_catalog, storage=STORAGE, spark=iceberg_spark)
     counted = [
         "WITH own AS (SELECT id FROM test.db.t) SELECT count(*) AS n FROM own",
         "SELECT sum(record_count) AS n FROM test.db.t.files",
