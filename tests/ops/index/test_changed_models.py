@@ -50,6 +50,7 @@ from icepuffin.ops.sql.sql_session import SqlSession
 from icepuffin.ops.storage import RefusedError, StorageError, open_storage
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.table.snapshots import head_of
 from icepuffin.ops.tasks.task_runner import RunContext
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.catalog.equality import delete_where_id_is
@@ -519,6 +520,18 @@ def test_equality_deletes_make_other_rows_of_those_that_they_find(table: Table) 
     assert "96% of them are the same" in str(vain())
     delete_where_id_is(table, *range(10, 50))  # two rows have each
     assert vain() is None, "100 of 480 rows are gone"
+
+
+def test_rows_that_come_back_by_a_rollback_are_other_rows_too(table: Table) -> None:
+    high = replace(LEAN, pq_m=1, pq_nbits=4, target_recall=1.0)
+    table.append(make_rows(0, ROWS))
+    whole = SnapshotId(table.refresh().metadata.current_snapshot_id or 0)
+    delete_where_id_is(table, *range(50))  # two rows have each
+    refusal(lambda: index_head(table, high))
+    run = RunContext(table.refresh(), STORAGE)
+    found = [find_vain_build(plan_version(run, high, snapshot), run) for snapshot in (head_of(table, "main"), whole)]
+    assert found[0] is not None
+    assert found[1] is None, "of 480 rows 100 were not there"
 
 
 @pytest.mark.parametrize("fault", [StorageError, ValueError])

@@ -191,6 +191,30 @@ def test_files_out_of_reach_are_pruned(table: Table, readers: dict[tuple[str, st
         assert result.profile.strategy == ("pruned scan" if vectors == "balls" else "beam + certified")
 
 
+def test_queries_with_conditions_of_their_own_have_one_proof_that_holds_for_each(
+    readers: dict[tuple[str, str, str], IndexReader],
+) -> None:
+    """A file is ruled out for all of them by the closest margin."""
+    reader = readers["l2", "balls", "in-process"]
+    near, conditions = CENTERS[[0, 0, 0]] + [[0.0], [0.2], [0.1]], ["id >= 0", None, "id >= 1"]
+    result = reader.search(near, 5, where=conditions, columns=["id"]).profile
+    each = [
+        reader.search(query, 5, where=where, columns=["id"]).profile
+        for query, where in zip(near, conditions, strict=True)
+    ]
+    proofs = [one.certificate for one in each if one.certificate is not None]
+    assert result.certificate is not None
+    assert result.certificate.last == tuple(proof.last[0] for proof in proofs)
+    assert result.certificate.pruned_from == tuple(proof.pruned_from[0] for proof in proofs)
+    files = set[str]().union(*(proof.ruled_out for proof in proofs))
+    closest = {file: min(proof.ruled_out.get(file, math.inf) for proof in proofs) for file in files}
+    assert len(closest) == 3
+    assert result.certificate.ruled_out == closest
+    assert len({proof.ruled_out[next(iter(files))] for proof in proofs}) == 3
+    assert result.pruning is not None
+    assert result.pruning.rows_pruned == sum(one.pruning.rows_pruned for one in each if one.pruning is not None) > 0
+
+
 def test_tasks_read_the_files_in_reach_and_no_others(table: Table) -> None:
     """A file at a time, then two, then four: what was read rules out the rest, which no task gets."""
     runner = LabelRecorder()

@@ -29,8 +29,10 @@ from icepuffin.ops.search import (
 )
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.table.shared_deletes import distinct_deletes
 from icepuffin.ops.table.snapshots import UnknownSnapshotError
 from tests.conftest import STORAGE, make_rows, queries
+from tests.ops.catalog.equality import delete_where_id_is
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, ids_by_query, index_head
 
 TableFactory = Callable[..., Table]
@@ -312,6 +314,15 @@ def test_deletes_of_files_that_are_gone_take_no_row_from_the_count(table: Table)
     assert summary is not None
     assert (summary["total-records"], summary["total-position-deletes"]) == ("10", "7")
     assert icepuffin.open_exact(table, "embedding", "l2", storage=STORAGE).row_count == 10
+
+
+def test_keys_of_equality_deletes_take_no_row_from_the_count(table: Table) -> None:
+    """Which rows have them is known once files are read."""
+    rows = table.refresh().scan().count()
+    delete_where_id_is(table, *range(90_000, 90_005))
+    (delete,) = distinct_deletes(live_files(table, SnapshotId(table.metadata.current_snapshot_id or 0)).files)
+    assert delete.record_count == 5
+    assert icepuffin.open_exact(table, "embedding", "l2", storage=STORAGE).row_count == rows
 
 
 def test_a_reader_stays_as_it_is_when_its_table_is_reloaded(table: Table) -> None:
