@@ -151,6 +151,13 @@ def test_ten_million_distinct_values_lie_within_the_stated_bounds() -> None:
     assert abs(estimate(theta, len(hashes)) / 10_000_000 - 1) < 3 / DEFAULT_K**0.5
 
 
+@pytest.mark.parametrize("share", [0.9, 0.999, 0.999999])
+def test_there_are_no_fewer_distinct_values_than_hashes(share: float) -> None:
+    low, high = bounds(int(share * 2**63), DEFAULT_K)
+    assert DEFAULT_K <= low < high
+    assert bounds(int(share * 2**63), 1)[0] == 1
+
+
 def test_bounds_hold_as_often_as_they_say() -> None:
     bounded = 0
     for trial in range(200):

@@ -7,6 +7,7 @@ import pytest
 from pyiceberg.exceptions import ForbiddenError
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertRefSnapshotId,
@@ -14,6 +15,7 @@ from pyiceberg.table.update import (
     RemoveSnapshotsUpdate,
     RemoveStatisticsUpdate,
     SetSnapshotRefUpdate,
+    SetStatisticsUpdate,
     TableRequirement,
     TableUpdate,
 )
@@ -98,6 +100,10 @@ def test_a_version_is_all_that_its_snapshot_says(table: Table) -> None:
     change(table, RemoveSnapshotsUpdate(snapshot_ids=[holder_id]))
     assert index_versions(table, "e") == (replace(version, packs=lost_pack),)
     assert untagged_packs(table, [version.index_snapshot_id]) == {}
+    left = StatisticsFile(snapshot_id=holder_id, statistics_path=PACK.path, file_size_in_bytes=4,
+                          file_footer_size_in_bytes=2, blob_metadata=[])  # fmt: skip
+    change(table, SetStatisticsUpdate(statistics=left))
+    assert index_versions(table, "e") == (replace(version, packs=lost_pack),), "an entry is left that an engine forgot"
 
 
 def test_a_version_whose_data_snapshot_has_expired_has_its_own_number_in_place_of_that(table: Table) -> None:

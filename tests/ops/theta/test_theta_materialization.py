@@ -8,7 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.statistics import StatisticsFile
+from pyiceberg.table.update import SetSnapshotRefUpdate
 from pyiceberg.types import LongType, StringType
 
 from icepuffin.ann_kernels.sketches.theta_estimates import estimate
@@ -89,6 +91,18 @@ def test_the_tag_of_a_version_whose_entry_was_removed_goes_to_the_next_one(
     assert not materialize(table, newest, runner).note
     (version,) = sketch_versions(table.refresh())
     assert (version.base_snapshot_id, version.tags) == (newest, (SKETCHES_TAG,))
+
+
+def test_a_run_that_finds_its_sketches_in_place_makes_their_tag_last(table: Table, runner: ThreadlessRunner) -> None:
+    """As that of an index: any engine's expiry may drop a tag without an age."""
+    snapshot = append(table, 0, 100)
+    materialize(table, snapshot, runner)
+    derived = table.refresh().refs()[SKETCHES_TAG].snapshot_id
+    bare = SetSnapshotRefUpdate(ref_name=SKETCHES_TAG, type=SnapshotRefType.TAG, snapshot_id=derived)
+    table.catalog.commit_table(table, (), (bare,))
+    assert table.refresh().refs()[SKETCHES_TAG].max_ref_age_ms is None
+    assert materialize(table, snapshot, runner).outcome is ThetaOutcome.CURRENT
+    assert table.refresh().refs()[SKETCHES_TAG].max_ref_age_ms == LASTING_MS
 
 
 def test_the_first_sketches_are_of_the_creation_types_and_count_exactly(table: Table, runner: ThreadlessRunner) -> None:
