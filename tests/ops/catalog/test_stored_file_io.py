@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import pytest
+from pyiceberg.io.fsspec import FsspecFileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icepuffin.ops.catalog import stored_file_io
-from icepuffin.ops.catalog.stored_file_io import StoredFile, StoredFileIO
+from icepuffin.ops.catalog.stored_file_io import StoredFile, StoredFileIO, file_io
+from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage.local_storage import LocalStorage
 from tests.conftest import STORAGE
 
@@ -57,6 +60,14 @@ def test_two_writers_of_one_name_are_told_apart(file: StoredFile) -> None:
     with pytest.raises(FileExistsError):
         second.close()
     assert file.open().read() == b"first"
+
+
+def test_the_users_own_code_reads_buckets_where_the_settings_name_it(tmp_path: Path) -> None:
+    own = {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}
+    for location in ("gs://b/v1.metadata.json", "abfss://c@a.dfs.core.windows.net/v1.metadata.json"):
+        assert type(file_io(StorageConfig(own), location)) is FsspecFileIO
+        assert type(file_io(StorageConfig(), location)) is StoredFileIO
+    assert type(file_io(StorageConfig(), f"file://{tmp_path}/v1.metadata.json")) is PyArrowFileIO
 
 
 def test_what_is_missing_is_what_pyiceberg_expects(file: StoredFile) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -152,6 +153,30 @@ def test_warnings_go_to_the_log_of_the_task_once(
     for _ in range(2):
         assert len(list(answer(TableFunctionSettings("test", properties, properties), planned, queries(1)[0]))) == 3
     assert caplog.text.count("1 row has no distance from anything") == 1
+
+
+def test_a_metadata_file_that_came_again_under_its_name_is_read_again(sql_catalog: Catalog, table: Table) -> None:
+    from pyspark.sql.types import ArrayType, DoubleType, IntegerType, StringType  # noqa: PLC0415
+    from pyspark.sql.udtf import AnalyzeArgument  # noqa: PLC0415
+
+    from icepuffin.ops.spark.table_function import TableFunctionSettings, answer, plan  # noqa: PLC0415
+
+    settings = TableFunctionSettings("test", dict(sql_catalog.properties), STORAGE)
+    arguments = [
+        AnalyzeArgument(kind, value, isTable=False, isConstantExpression=True)
+        for kind, value in ((StringType(), "db.t"), (StringType(), "e"), (ArrayType(DoubleType()), None))
+    ]
+    k = {"k": AnalyzeArgument(IntegerType(), 400, isTable=False, isConstantExpression=True)}
+    where = table.metadata_location
+    before = list(answer(settings, plan(settings, *arguments, k), queries(1)[0]))
+    table.append(make_rows(350, 355))
+    newer = Path(table.refresh().metadata_location.removeprefix("file://")).read_bytes()
+    Path(where.removeprefix("file://")).write_bytes(newer)
+    sql_catalog.drop_table("db.t")
+    sql_catalog.register_table("db.t", where)
+    planned = plan(settings, *arguments, k)
+    assert planned.metadata_location == where
+    assert (len(before), len(list(answer(settings, planned, queries(1)[0])))) == (350, 355)
 
 
 def test_a_null_element_of_a_query_is_called_so(sql_catalog: Catalog) -> None:
