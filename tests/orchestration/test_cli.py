@@ -174,6 +174,8 @@ def test_a_list_of_snapshots_has_the_newest_of_so_many_and_those_since_a_time(ru
     assert json.loads(run("snapshots", "demo.packages", "--since", day, "--json"))["snapshots"] == [
         one for one in every if one["committed"][:10] >= day
     ]
+    moment = every[1]["committed"]
+    assert json.loads(run("snapshots", "demo.packages", "--since", moment, "--json"))["snapshots"] == every[:2]
 
 
 def test_the_time_since_which_snapshots_are_listed_is_utc_whatever_the_zone_of_the_machine(
