@@ -6,7 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 from botocore.exceptions import ClientError
-from pyiceberg.exceptions import BadRequestError, CommitFailedException, ServerError, ValidationError
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    ServerError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
+    ValidationError,
+)
 from pyiceberg.table import Table
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate
 
@@ -156,6 +163,24 @@ def test_only_an_overtaken_commit_is_one_that_somebody_refused(
     else:
         with pytest.raises(kind, match=message):
             attempt_commit(table, (), ())
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (TooManyRequestsError("later"), CommitOutcome.REFUSED),
+        (ServiceUnavailableError("later"), CommitOutcome.UNKNOWN),
+        (BUSY, CommitOutcome.UNKNOWN),
+    ],
+)
+def test_a_catalog_that_is_too_busy_may_be_tried_again(
+    table: Table, monkeypatch: pytest.MonkeyPatch, error: Exception, outcome: CommitOutcome
+) -> None:
+    def commit_table(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(table.catalog, "commit_table", commit_table)
+    assert attempt_commit(table, (), ()) is outcome
 
 
 def test_a_commit_is_for_the_table_that_was_read_and_no_other_of_its_name(table: Table) -> None:

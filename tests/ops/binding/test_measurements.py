@@ -45,7 +45,7 @@ def test_seconds_of_an_action_that_a_later_release_has_are_read() -> None:
     ["", "quick", "[]", "7", "{}", "runner=LocalRunner threads=2", "runner=LocalRunner threads=2 seconds=long",
      "runner=LocalRunner threads=2 seconds=nan", "runner=LocalRunner threads=2.5 seconds=1",
      "runner=LocalRunner threads=2 seconds=1 read=", "runner=LocalRunner threads=2 seconds=1 recall=inf",
-     "runner=LocalRunner threads=2 seconds=-1", "runner=LocalRunner threads=2 seconds=1e308",
+     "runner=LocalRunner threads=2 seconds=-1", "runner=LocalRunner threads=2 seconds=1e9",
      "runner=LocalRunner threads=1 seconds=1 copied=-500000000 built=-100000000",
      "runner=LocalRunner threads=2 seconds=1 read=1=2", "runner=LocalRunner threads=2  seconds=1",
      '{"action":"built","runner":"LocalRunner","threads":2,"seconds":1.0,"read":30}'],

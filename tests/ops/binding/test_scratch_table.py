@@ -14,7 +14,7 @@ from icepuffin.ops.binding.catalog_trial import require_bindable
 from icepuffin.ops.binding.errors import UnsupportedCatalogError
 from icepuffin.ops.binding.files_folder import FilesFolder
 from tests.conftest import ROWS, make_rows
-from tests.ops.catalog.bindings import binding
+from tests.ops.catalog.bindings import bind_as_before, binding
 
 
 class OtherCatalog:
@@ -95,4 +95,13 @@ def test_a_version_without_its_statistics_file_does_not_show_what_the_catalog_ke
     with table.update_statistics() as update:
         update.remove_statistics(version.index_snapshot_id)
     require_bindable(table.refresh())
+    assert len(catalog.created) == 1
+
+
+def test_a_version_with_a_parent_does_not_show_that_the_catalog_gives_none(
+    catalog: OtherCatalog, table: Table
+) -> None:
+    table.append(make_rows(0, 3))
+    bind_as_before(table)
+    require_bindable(table)
     assert len(catalog.created) == 1

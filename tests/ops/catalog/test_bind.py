@@ -626,9 +626,13 @@ def test_a_tag_without_an_age_is_mended_where_it_is(table: Table) -> None:
     set_ref(table, "ann_e", version.index_snapshot_id, SnapshotRefType.TAG)
     collect_table_garbage(table, storage=STORAGE, retentions={}, default=RetentionPolicy(), grace_hours=24)
     assert table.metadata.refs["ann_e"].max_ref_age_ms == LASTING_MS
-    before = table.metadata_location
-    bindings.make_lasting(table.refresh(), "ann_e")
-    assert table.refresh().metadata_location == before, "what is right already takes no commit"
+    for age in (LASTING_MS, 1_000):  # the other one its owner has set
+        ages = {"max_ref_age_ms": age, "max_snapshot_age_ms": None, "min_snapshots_to_keep": None}
+        tag = {"ref_name": "ann_e", "type": SnapshotRefType.TAG, "snapshot_id": version.index_snapshot_id}
+        change(table, SetSnapshotRefUpdate(**tag, **ages))
+        before = table.refresh().metadata_location
+        bindings.make_lasting(table, "ann_e")
+        assert table.refresh().metadata_location == before, "what has an age already takes no commit"
 
 
 def test_dropping_an_index_leaves_one_whose_name_begins_as_its_own(table: Table) -> None:

@@ -39,6 +39,7 @@ from pyiceberg.types import (
     StringType,
     StructType,
     TimestampType,
+    TimestamptzType,
     TimeType,
     UUIDType,
 )
@@ -408,7 +409,9 @@ def meet(one: Iterable[Any], other: Sequence[Any]) -> bool:
         ([1], [None], False),
     ],
 )
-@pytest.mark.parametrize("kind", [IntegerType(), LongType(), DateType(), TimestampType()], ids=str)
+@pytest.mark.parametrize(
+    "kind", [IntegerType(), LongType(), DateType(), TimeType(), TimestampType(), TimestamptzType()], ids=str
+)
 def test_delete_files_without_a_row_of_the_data_file_are_left_out(
     kind: IcebergType, of_delete: list[int | None], of_data: list[int | None], expected: bool
 ) -> None:
