@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
+from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.snapshots import find_snapshot
@@ -13,6 +14,7 @@ from icepuffin.ops.theta import ancestry
 from icepuffin.ops.theta.ancestry import choose_extensions, fields_sketched_before, nearest_ancestors
 from icepuffin.ops.theta.file_sketches import FileKey
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
+from tests.ops.catalog.bindings import register_statistics
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append
 
 
@@ -44,6 +46,14 @@ def test_columns_that_were_sketched_before_are_those_of_the_nearest_ancestor_wit
     assert fields_sketched_before(table, newest) == frozenset()
     sketched(table, runner, line[-1], {"size"})
     assert fields_sketched_before(table, newest) == {6}
+    later = append(table, 40, 50)
+    others = find_statistics(table.refresh(), SnapshotId(line[1]))
+    assert others is not None
+    register_statistics(
+        table, later, path="file:///x", file_size=9, footer_size=4, blobs=others.blob_metadata, over=None
+    )
+    copied = find_snapshot(table.refresh(), SnapshotId(later))
+    assert fields_sketched_before(table, copied) == {6}, "an engine has copied those of another snapshot"
 
 
 def test_file_lists_of_few_ancestors_are_read_where_none_can_be_extended(

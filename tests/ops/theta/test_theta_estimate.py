@@ -10,7 +10,8 @@ from pyiceberg.types import LongType
 
 from icepuffin.ops.binding.bound_versions import DerivedVersion, sketch_versions
 from icepuffin.ops.binding.measurements import Measurement, measured_versions
-from icepuffin.ops.model import LiveFiles
+from icepuffin.ops.binding.statistics import find_statistics
+from icepuffin.ops.model import LiveFiles, SnapshotId
 from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.table.snapshots import find_snapshot
 from icepuffin.ops.table.summaries import summary_of
@@ -21,6 +22,7 @@ from icepuffin.ops.theta.theta_bounds import parts_to_sketch
 from icepuffin.ops.theta.theta_estimate import default_seconds, estimate_theta_sketches
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaEstimate, ThetaOutcome
+from tests.ops.catalog.bindings import register_statistics
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append
 
 
@@ -151,6 +153,22 @@ def test_an_ancestor_serves_up_to_the_limit_and_with_the_schema_of_now(
         change.add_column("added", LongType())
     count_theta_sketches(RunContext(table, STORAGE, runner), table.metadata.current_snapshot_id or 0).publish()
     assert parts(append(table.refresh(), 500, 600)) == 4, "all, which may have a default of the new column"
+
+
+def test_sketches_that_an_engine_has_copied_from_another_snapshot_serve_none(
+    table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work_bounds, "FEW_FILES", 0)
+    first = append(table, 0, 300)
+    count_theta_sketches(RunContext(table, STORAGE, runner), first).publish()
+    second = append(table.refresh(), 300, 400)
+    ours = find_statistics(table.refresh(), SnapshotId(first))
+    assert ours is not None
+    register_statistics(
+        table, second, path="file:///x", file_size=9, footer_size=4, blobs=ours.blob_metadata, over=None
+    )
+    newest = append(table.refresh(), 400, 500)
+    assert parts_to_sketch(table.refresh(), find_snapshot(table, newest), None) == 2
 
 
 def test_more_threads_are_expected_to_take_less() -> None:
