@@ -98,9 +98,7 @@ def test_a_version_without_its_statistics_file_does_not_show_what_the_catalog_ke
     assert len(catalog.created) == 1
 
 
-def test_a_version_with_a_parent_does_not_show_that_the_catalog_gives_none(
-    catalog: OtherCatalog, table: Table
-) -> None:
+def test_a_version_with_a_parent_does_not_show_that_the_catalog_gives_none(catalog: OtherCatalog, table: Table) -> None:
     table.append(make_rows(0, 3))
     bind_as_before(table)
     require_bindable(table)

@@ -24,7 +24,7 @@ from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.types import BlobType
-from tests.conftest import STORAGE, make_rows
+from tests.conftest import DIMS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, index_head
 
 TableFactory = Callable[..., Table]
@@ -115,6 +115,10 @@ def test_a_version_whose_rows_have_moved_writes_addresses_only(table: Table, pac
         shard.addresses.blob.length for shard in version.shards if shard.addresses
     ]
     assert shown.bytes_alone == len(content(report))
+    parts = shown.bytes_by_part
+    assert parts["new addresses"] == sum(state.addresses_bytes for state in shown.shards)
+    assert (parts["vectors"], sum(parts.values())) == (600 * DIMS * 4, report.bytes_total)
+    assert (shown.files, len(version.routing.files)) == (1, 4), "slots of files that are gone are none"
     assert_right(table)
 
 

@@ -128,7 +128,7 @@ def test_each_version_goes_by_its_own_age(table_factory: TableFactory, kind: Blo
     set_times(table, [item.index_snapshot_id for item in published], [now - age * DAY_MS for age in (4, 3, 2, 1)])
     plans = [
         plan_retention(table, kind, name, policy, grace=timedelta(days=3), now_ms=now)
-        for policy in (RetentionPolicy(days=2.5), RetentionPolicy(days=3.5), RetentionPolicy(last=1))
+        for policy in (RetentionPolicy(days=2.5), RetentionPolicy(days=3), RetentionPolicy(last=1))
     ]
     first = published[0].index_snapshot_id
     assert [[item.index_snapshot_id for item in plan.expire] for plan in plans] == [[first]] * 3
@@ -231,6 +231,11 @@ def test_a_version_that_a_branch_of_the_owners_comes_from_stays(table: Table) ->
     table.manage_snapshots().create_branch(second.index_snapshot_id, "mine").commit()
     table.refresh().append(make_rows(90, 95), branch="mine")
     before = data_snapshots(table.refresh(), "mine")
+    lost = table.catalog.load_table(table.name())
+    lost.metadata = lost.metadata.model_copy(update={"statistics": []})
+    left = plan_retention(lost, BlobKind.INDEX, "e", RetentionPolicy(), grace=timedelta(days=-1)).expire
+    assert second.index_snapshot_id not in {item.index_snapshot_id for item in left}, "nor where it has lost its file"
+    assert len(left) == 2
     assert [item.snapshot_id for item in before[:2]] == [item.snapshot_id for item in data_snapshots(table)[:2]]
     assert going(table, RetentionPolicy(RetentionScope.NEWEST)) == [0, 2]
     assert carry_out_retention(table, "ann_e", planned(table, RetentionPolicy(RetentionScope.NEWEST)))
@@ -256,6 +261,12 @@ def test_a_version_whose_entry_was_removed_goes_unless_a_ref_is_on_it(table: Tab
     versions = {snapshot.snapshot_id for snapshot in table.refresh().metadata.snapshots if is_derived(snapshot)}
     table.manage_snapshots().create_tag(min(versions - {tag_target(table, "ann_e")}), "audit").commit()
     assert planned(table, RetentionPolicy(), days=0.01).postponed == 2
+    on_refs = {ref.snapshot_id for ref in table.metadata.refs.values()}
+    lost = [item for item in table.metadata.snapshots if item.snapshot_id in versions - on_refs]
+    hour_later, grace = min(item.timestamp_ms for item in lost) + 3_600_000, timedelta(hours=1)
+    for now, goes in ((hour_later, False), (hour_later + 1, True)):
+        plan = plan_retention(table, BlobKind.INDEX, "e", RetentionPolicy(), grace=grace, now_ms=now)
+        assert bool(plan.expire) is goes
     plan = planned(table, RetentionPolicy())
     assert [item.why for item in plan.expire] == 2 * ["its statistics entry was removed"]
     assert len(carry_out_retention(table, "ann_e", plan)) == 2

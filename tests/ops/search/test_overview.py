@@ -52,10 +52,16 @@ def test_an_overview_counts_shards_tombstones_and_coverage(table: Table, monkeyp
     assert sum(shard.live for shard in view.shards) == 810
     assert sum(shard.tombstones for shard in view.shards) == 90
     assert view.tombstone_ratio == pytest.approx(0.1)
+    deltas = tuple(replace(shard, routed=False) for shard in view.shards)
+    assert replace(view, shards=deltas).tombstone_ratio == pytest.approx(0.1)
     assert (view.rows, view.rows_covered, view.coverage) == (1200, 900, 0.75)
     assert view.base_snapshot_id != view.head_snapshot_id
     assert view.curve[0].recall <= view.curve[-1].recall
     assert view.routing
+    table.delete("id < 900")
+    left = overview(table.refresh(), DEFINITION, STORAGE)
+    assert left is not None
+    assert (left.rows, left.rows_covered, left.coverage) == (300, 0, 0.0), "files that are gone cover none"
 
 
 def test_a_version_of_a_branch_is_shown_before_main_has_a_snapshot(table_factory: TableFactory) -> None:
