@@ -3,9 +3,22 @@
 from typing import Any
 
 import pytest
-from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, And, EqualTo, GreaterThan, In, NotEqualTo, NotIn, NotNaN, Or
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThanOrEqual,
+    NotEqualTo,
+    NotIn,
+    NotNaN,
+    Or,
+)
 from pyiceberg.schema import Schema
-from pyiceberg.types import DoubleType, LongType, NestedField
+from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField
 
 from icepuffin.ops.filters.policy_expression import policy_expression
 
@@ -26,6 +39,8 @@ NULL: dict[str, Any] = {"type": "is-null", "child": ID}
         ({"type": "and", "left": ONE, "right": TWO}, And(EqualTo("id", 1), EqualTo("id", 2))),
         ({"type": "or", "left": ONE, "right": TWO}, Or(EqualTo("id", 1), EqualTo("id", 2))),
         (OVER, And(GreaterThan("score", 0.5), NotNaN("score"))),
+        (OVER | {"type": "gt-eq"}, And(GreaterThanOrEqual("score", 0.5), NotNaN("score"))),
+        (OVER | {"type": "lt-eq"}, LessThanOrEqual("score", 0.5)),
         (OVER | {"left": ID, "right": 5}, GreaterThan("id", 5)),
         (ONE | {"left": SCORE}, EqualTo("score", 1)),
         (NUMBERS, In("id", [1, 2])),
@@ -64,3 +79,15 @@ def test_a_key_more_or_less_is_another_form(document: dict[str, Any]) -> None:
     for other in (document | {"more": 1}, *fewer):
         with pytest.raises(ValueError, match=r"a predicate of type|is no predicate"):
             policy_expression(other, SCHEMA)
+
+
+def test_a_literal_of_another_type_stands_where_the_column_has_all_of_its_values() -> None:
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "small", IntegerType()))
+    for field_id, named, fits in ((1, "int", True), (1, "long", True), (2, "int", True), (2, "long", False)):
+        literal = {"type": "literal", "value": 1, "data-type": named}
+        document = {"type": "eq", "left": {"type": "reference", "id": field_id}, "right": literal}
+        if fits:
+            policy_expression(document, schema)
+        else:
+            with pytest.raises(ValueError, match="small is int, and 1 is long"):
+                policy_expression(document, schema)

@@ -33,6 +33,7 @@ from icepuffin.ops.model import MIB, FileNumber
 from icepuffin.ops.process.process_budget import TAIL_MEMORY, ProcessBudget
 from icepuffin.ops.rows.datafile import DataFileError
 from icepuffin.ops.search import Coverage, IndexReader, SearchResult, open_index
+from icepuffin.ops.search.exact.file_scans import FileScans, TaskChoice
 from icepuffin.ops.search.exact.scan import SkippedRows
 from icepuffin.ops.search.exact.tail_cache import CachedRows, TailCache, kept_bytes
 from icepuffin.ops.storage.local_storage import to_path
@@ -493,3 +494,18 @@ def test_rows_in_memory_serve_where_it_is_known_which_rows_without_a_distance_ar
     assert not delta.has(matches, files)  # type: ignore[arg-type]
     delta._held = cast("Any", SimpleNamespace(skipped=SimpleNamespace(count=skipped))), "in memory"
     assert delta.has(matches, files) == serves  # type: ignore[arg-type]
+
+
+def test_of_many_rows_without_a_distance_the_first_is_named() -> None:
+    parts = [SkippedRows() for _ in range(3)]
+    for part, (count, first) in zip(parts, ((0, ""), (2, "row 3 of a"), (1, "row 0 of b")), strict=True):
+        part.add(count, first)
+    (warning,) = SkippedRows.from_parts(parts).warnings
+    assert warning == "3 rows have no distance from anything, and no search finds them: row 3 of a"
+
+
+def test_tasks_read_what_is_over_the_threshold_and_no_less() -> None:
+    source: Any = SimpleNamespace(live=SimpleNamespace(record_count_of=lambda files: 1024 * len(files)))
+    scans = FileScans(source, TaskChoice(LocalRunner(1), in_process_mb=1))
+    assert scans._runner_for([FileNumber(0)], 1024) is None
+    assert scans._runner_for([FileNumber(0)], 1025) is not None

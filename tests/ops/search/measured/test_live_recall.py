@@ -153,6 +153,9 @@ def test_an_exact_answer_that_fails_is_reported() -> None:
     assert (measured.queries, measured.left_out, measured.recall) == (0, 1, None)
     assert (measured.low, measured.high) == (0.0, 1.0)
     assert measured.why == "OSError: the store is away"
+    sampler.add(VERSION, np.ones(1), lambda: np.ones((1, 1)))
+    measured = settled(lambda: sampler.recall(VERSION), 2)
+    assert (measured.queries, measured.left_out, measured.why) == (1, 1, ""), "the last one could be measured"
 
 
 def gone(kept: "weakref.ref[object]") -> bool:
