@@ -43,10 +43,35 @@ def test_a_curve_is_lowered_to_the_best_recall_of_another_one_for_ten_rows_and_f
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", "[[1]]", "[1, 2]", "[[0, 1, 0.5, 3]]", "[[10, 1, 7.0, 3]]", "[[10, 1, NaN, 3]]", "x"]
+    "text",
+    [
+        "",
+        "{}",
+        "[[1]]",
+        "[1, 2]",
+        "[[0, 1, 0.5, 3]]",
+        "[[10, 1, 7.0, 3]]",
+        "[[10, 1, NaN, 3]]",
+        "x",
+        "[[10, 0, 0.5, 3]]",
+        "[[10, 1, -0.1, 3]]",
+        "[[10, 1, 0.5, Infinity]]",
+    ],
 )
 def test_an_invalid_curve_is_ignored(text: str) -> None:
     assert widths(text) == ()
+
+
+@pytest.mark.parametrize("text", ["[[-0.1, 1, 0.5]]", "[[0, 0.9, 0.5]]", "[[0, 1, 1.1]]", "[[Infinity, 1, 0.5]]"])
+def test_an_invalid_curve_of_probed_shards_is_ignored(text: str) -> None:
+    assert reaches(text) == ()
+
+
+def test_a_curve_may_have_found_none_and_all() -> None:
+    points = (Width(10, 1, 0.0, 1.0), Width(20, 1, 1.0, 2.0))
+    assert widths(encode(points)) == points
+    ways = (Reach(0.0, 1.0, 0.0), Reach(1.0, 2.0, 1.0))
+    assert reaches(encode(ways)) == ways
 
 
 @pytest.mark.parametrize(
@@ -93,9 +118,10 @@ def test_a_list_of_candidates_that_are_ranked_again_grows_by_twice_as_many_as_th
 
 
 def test_between_two_widths_recall_and_cost_are_linear_in_the_logarithm_of_the_list() -> None:
-    foreseen = [foresee(Choice(width, 1, math.inf, 0.0), 10, CURVE, (), 2) for width in (40, 80, 9, 161)]
-    assert foreseen[2:] == [None, None], "nothing was measured there"
+    foreseen = [foresee(Choice(width, 1, math.inf, 0.0), 10, CURVE, (), 2) for width in (40, 80, 9, 161, 10, 160)]
+    assert foreseen[2:4] == [None, None], "nothing was measured there"
     assert foreseen[:2] == [Foresight(0.96, 300, 2.0), Foresight(pytest.approx(0.975), pytest.approx(600), 2.0)]
+    assert foreseen[4:] == [Foresight(0.90, 100, 2.0), Foresight(0.99, 900, 2.0)]
 
 
 def test_of_centroids_only_equal_ones_are_one() -> None:
@@ -127,6 +153,9 @@ def test_a_narrower_list_that_costs_more_than_a_wider_one_is_passed_over(target:
     chosen = choose(target, 10, tied, (), 1)
     assert chosen is not None
     assert (chosen.search_list, chosen.recall) == (24, 0.99)
+    equal = choose(target, 10, (Width(10, 1, 0.97, 1_148), Width(16, 1, 0.97, 352)), (), 1)
+    assert equal is not None
+    assert equal.search_list == 16
 
 
 def test_fewer_shards_are_probed_where_that_is_cheaper() -> None:
@@ -145,6 +174,7 @@ def test_shards_count_by_their_rows() -> None:
     (point,) = combined([(good, 300), (bad, 100), ((), 5)])
     assert point == Width(10, 1, 0.875, 150)
     assert combined([((), 10)]) == ()
+    assert combined([(good, 300), (bad, 0)]) == good, "it has no row that is live"
 
 
 def test_points_of_several_k_are_kept_in_one_text() -> None:

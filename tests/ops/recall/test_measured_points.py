@@ -130,6 +130,7 @@ def test_a_target_of_the_callers_is_kept_as_it_is() -> None:
 
 def test_a_front_has_no_point_that_another_beats() -> None:
     assert front((*FAR, *NEAR, point(40, 0.85, 300, slack=0.2))) == [*NEAR, *FAR[1:]]
+    assert front((point(40, 0.9, 300), point(64, 0.9, 301))) == [point(40, 0.9, 300)]
 
 
 def test_there_is_a_table_of_the_front_for_each_k() -> None:

@@ -72,6 +72,17 @@ def test_processes_are_joined_and_the_last_report_of_each_counts(reports: Recall
     assert len(files(tmp_path)) == 4, "a newer report takes the place of the older one"
 
 
+def test_reports_are_as_old_as_they_were_written_last(reports: RecallReports, tmp_path: Path) -> None:
+    for _ in range(2):
+        RecallReporter(reports, "e").report(NEW, queries=1, recall_sum=1.0, left_out=0)
+    for path, second in zip(files(tmp_path), (7, 9), strict=True):
+        os.utime(path, (second, second))
+    assert reports.read("e", {NEW})[NEW].newest_ms == 9_000
+    for older_than_ms, doomed in ((7_000, []), (7_001, [7_000]), (9_001, [7_000, 9_000])):
+        stored = reports.of_other_versions((), older_than_ms=older_than_ms)
+        assert sorted(report.modified_ms for report in stored) == doomed
+
+
 def test_the_newer_of_two_reports_counts_where_a_process_ended_between_them(reports: RecallReports) -> None:
     for number, queries_so_far in ((2, 20), (10, 100), (9, 90)):
         document = {"queries": queries_so_far, "recall_sum": 20.0, "left_out": 0}
@@ -131,8 +142,9 @@ def test_reports_that_are_always_gone_are_an_error(reports: RecallReports, monke
         '{"format": 1, "queries": Infinity, "recall_sum": 1, "left_out": 0}',
         '{"format": 1, "queries": "9", "recall_sum": 1, "left_out": 0}',
         '{"format": 1, "queries": 1, "recall_sum": 1, "left_out": -5}',
+        '{"format": 1, "queries": 1, "recall_sum": -1, "left_out": 0}',
     ],
-    ids=range(10),
+    ids=range(11),
 )  # fmt: skip
 def test_what_is_no_report_is_an_error_that_names_the_file(reports: RecallReports, document: str) -> None:
     path = Path(reports.create(f"e/{NEW}/{READER}-1.json", {}).removeprefix("file://"))

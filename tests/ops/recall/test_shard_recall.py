@@ -17,9 +17,28 @@ def test_a_measurement_is_read_as_it_was_written_but_is_not_of_this_run() -> Non
     assert (again, again.basis) == (ShardRecall(0.98125, 64, 0.977, 16, is_new=False), RecallBasis.UNCHANGED)
     later = parsed(again.after(3).after(2).text())
     assert (later.recall, later.changed, later.basis) == (0.98125, 5, RecallBasis.OUTDATED)
+    nothing = ShardRecall(0.0, 64, 0.0, 16, is_new=False)
+    assert parsed(nothing.text()) == nothing
 
 
-@pytest.mark.parametrize("text", ["", "{", "7", "[]", "[2,1,1,0,0]", "[NaN,1,1,0,0]", '["a",1,1,0,0]', "[1,1,1,0,-1]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "7",
+        "[]",
+        "[2,1,1,0,0]",
+        "[-1,1,1,0,0]",
+        "[NaN,1,1,0,0]",
+        '["a",1,1,0,0]',
+        "[1,1,2,1,0]",
+        "[1,1,-1,1,0]",
+        "[1,-1,1,0,0]",
+        "[1,1,1,-1,0]",
+        "[1,1,1,0,-1]",
+    ],
+)
 def test_without_a_readable_measurement_the_recall_is_that_of_the_shard_when_it_was_written(text: str) -> None:
     assert parsed(text) == ShardRecall(0.9, 50, changed=7, is_new=False)
 
