@@ -173,7 +173,19 @@ def test_a_clock_that_is_set_back_makes_no_expired_keys_fresh(clock: Clock) -> N
     assert (name_of(own.grant(LAKE)), catalog.requests) == ("new", 1)
 
 
-@pytest.mark.parametrize(("minutes", "waits"), [(56, False), (61, True)])
+def test_a_refusal_is_forgotten_once_there_are_new_keys(clock: Clock) -> None:
+    catalog = VendingCatalog((keys("new", 10),))
+    own = lease((keys("old", 5),), catalog.renew)
+    catalog.reason = "no rights"
+    clock.pass_minutes(30)
+    with pytest.raises(AccessError, match="no rights"):
+        own.grant(LAKE)
+    catalog.reason = ""
+    clock.pass_minutes(0.5)
+    assert [name_of(own.grant(LAKE)) for _ in range(2)] == ["new", "new"]
+
+
+@pytest.mark.parametrize(("minutes", "waits"), [(56, False), (60, True), (61, True)])
 def test_only_where_the_keys_have_expired_a_thread_waits_for_the_one_that_renews_them(
     clock: Clock, minutes: float, waits: bool
 ) -> None:
@@ -262,10 +274,11 @@ def test_the_lease_of_a_process_takes_up_keys_that_last_longer(monkeypatch: pyte
 
 def test_keys_that_last_no_longer_do_not_wait_while_others_are_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credentials, "_leases", {})
-    vended = [VendedGrants("lake", "ns.t", "ann", (keys("a", minutes),), lambda: ()) for minutes in (60, 30)]
+    vended = [VendedGrants("lake", "ns.t", "ann", (keys("a", minutes),), lambda: ()) for minutes in (60, 30, 60)]
     own = lease_of(vended[0])
-    with ThreadPoolExecutor(1) as pool, own._lock:
-        assert pool.submit(lease_of, vended[1]).result(PATIENCE) is own
+    with ThreadPoolExecutor(2) as pool, own._lock:
+        for other in vended[1:]:
+            assert pool.submit(lease_of, other).result(PATIENCE) is own
 
 
 def test_requests_are_signed_where_keys_are_vended_though_the_bucket_was_open_to_all() -> None:

@@ -7,7 +7,16 @@ from typing import ClassVar, cast
 import pytest
 
 from icepuffin.ops.model import ObjectRange
-from icepuffin.ops.storage import ObjectExistsError, ObjectMissingError, Storage, base, memory_storage, open_storage
+from icepuffin.ops.storage import (
+    ObjectExistsError,
+    ObjectMissingError,
+    RefusedError,
+    Storage,
+    StorageError,
+    base,
+    memory_storage,
+    open_storage,
+)
 from icepuffin.ops.storage.base import PartSource
 from icepuffin.ops.storage.memory_storage import memory_folder, with_bytes
 from tests.conftest import STORAGE
@@ -100,6 +109,31 @@ def test_segments_in_memory_become_bytes_and_others_stay(monkeypatch: pytest.Mon
         file = ObjectRange("s3://bucket/key", 0, 9)
         segments = [b"head", ObjectRange(f"{folder}/a", 1, 9), file]
         assert list(with_bytes(segments)) == [b"head", b"1234", b"5678", b"9", file]
+
+
+def test_what_is_fetched_of_an_object_is_not_read_again_and_all_else_is() -> None:
+    far = 2 << 20
+    with memory_folder("of a test") as folder:
+        store, path = open_storage(folder, STORAGE), f"{folder}/a"
+        store.create(path, b"0123" + bytes(far - 4) + b"4567")
+        source = store.source(path)
+        source.fetch([(far, 3), (0, 3)])
+        assert source.read_range(0, 4) == b"0123"
+        store.delete(path)
+        reads = {(0, 3): b"012", (1, 2): b"12", (far, 3): b"456", (far + 2, 1): b"6"}
+        assert {(offset, length): source.read_range(offset, length) for offset, length in reads} == reads
+        for offset, length in ((0, 4), (3, 1), (far - 1, 2), (far + 1, 3)):
+            with pytest.raises(ObjectMissingError):
+                source.read_range(offset, length)
+
+
+def test_several_errors_are_one_of_their_type_where_they_have_one() -> None:
+    """A right that is missing is no reason to fail; a store that does not answer is."""
+    refused, away = RefusedError("a: refused"), StorageError("b: away")
+    assert base._joined([refused]) is refused
+    for errors, kind in (([refused, refused], RefusedError), ([refused, away], StorageError), ([away], StorageError)):
+        assert type(base._joined(errors)) is kind
+    assert str(base._joined([refused, away])) == "a: refused; b: away"
 
 
 def test_a_part_of_an_object_is_a_source_that_ends_where_the_part_ends() -> None:
