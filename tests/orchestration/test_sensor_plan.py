@@ -128,9 +128,9 @@ def test_sketches_that_another_engine_replaced_are_merged_by_one_run_per_file() 
     assert every(facts(1, 2, **overwritten), SensorCursor.parse(plan.cursor.text(), UUID)).again is None
     assert every(facts(1, 2, **overwritten | {"made_again_for": "s3://b/others-2.stats"}), plan.cursor).again == "2"
     assert every(facts(1, 2, made_again_for="s3://b/others-1.stats")).again is None, "the first run merges it anyway"
-    assert every(facts(1, 2, **overwritten | {"done": ["1"]}), done).again is None, (
-        "the run that is in flight merges it"
-    )
+    running = every(facts(1, 2, **overwritten | {"done": ["1"]}), done)
+    assert running.again is None, "the run that is in flight merges it"
+    assert every(facts(1, 2, **overwritten), running.cursor).again == "2", "unless it came too early"
     assert run_key(UUID, "2", reason="others-1.stats") == "table:2:others-1.stats"
 
 
@@ -362,3 +362,14 @@ def test_the_head_is_requested_again_where_its_run_was_killed() -> None:
     assert runs_of(newest(facts(1, 2, failed_run="run"), first.cursor)) == (), "a failed step would fail again"
     moved = newest(facts(1, 2, failed_run="run", was_killed=True), newest(facts(1)).cursor)
     assert (moved.killed, moved.request) == (None, ("2",)), "no head has two runs at once"
+    known = {"done": ["1", "2"], "failed_run": "run", "was_killed": True}
+    due = every(facts(1, 2, made_again_for="2/format 3", **known), every(facts(1, 2)).cursor)
+    assert (due.again, due.killed) == ("2", None)
+    back = every(facts(1, parents=descent(1, 2), **known), every(facts(1, 2)).cursor)
+    assert (back.returned_to, back.killed) == ("1", None)
+
+
+def test_a_cursor_forgets_snapshots_that_have_expired() -> None:
+    cursor = SensorCursor(UUID, tips=frozenset({"8"}), ahead=frozenset({"2", "9"}))
+    left = every(facts(1, 2, partitions=()), cursor).cursor
+    assert (left.tips, left.ahead) == (frozenset(), {"2"})
