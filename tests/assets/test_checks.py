@@ -130,10 +130,13 @@ def test_an_index_is_late_over_its_lag_and_from_its_minutes_on(snapshots: int, m
 def test_a_snapshot_in_which_a_run_found_nothing_does_not_count(lake: Lake, catalogs: Catalogs) -> None:
     lake.write_settings(max_freshness_lag=0)
     spec = found_spec(load(lake.settings_file).tables["packages"], catalogs)
-    key, found = spec.index_key("embedding"), {"action": str(Action.EMPTY)}
-    with dg.DagsterInstance.ephemeral() as instance:
-        instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata=found, partition=str(lake.head())))
-        assert freshness(spec, catalogs, instance).passed
+    key, head = spec.index_key("embedding"), str(lake.head())
+    for actions, passed in (((Action.EMPTY,), True), ((Action.EMPTY, Action.BUILT), False)):
+        with dg.DagsterInstance.ephemeral() as instance:
+            for found in actions:
+                metadata = {"action": str(found)}
+                instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata=metadata, partition=head))
+            assert freshness(spec, catalogs, instance).passed is passed, "the last run counts"
 
 
 def test_an_index_whose_ref_does_not_exist_is_not_fresh(lake: Lake, catalogs: Catalogs) -> None:
@@ -142,6 +145,9 @@ def test_an_index_whose_ref_does_not_exist_is_not_fresh(lake: Lake, catalogs: Ca
     missing = freshness(spec, catalogs)
     assert (missing.passed, missing.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert "no branch or tag 'prod'" in missing.metadata["why"].value
+    sketches = result(sketches_check(spec), catalogs)
+    assert (sketches.passed, sketches.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert "no branch or tag 'prod'" in number(sketches, "why")
     lake.table.manage_snapshots().create_branch(lake.head(), "prod").commit()
     assert number(freshness(spec, catalogs), "lag (snapshots)") == 2
 
@@ -171,16 +177,20 @@ def test_a_switch_in_the_ui_wins_over_the_settings(lake: Lake, catalogs: Catalog
         assert ("what to do" in late.metadata) is (status is InstigatorStatus.STOPPED)
 
 
-def test_the_switch_of_another_code_location_is_not_that_of_the_run(
+def test_the_switch_of_another_sensor_or_code_location_is_not_that_of_the_run(
     lake: Lake, catalogs: Catalogs, tmp_path: Path
 ) -> None:
     """As where a trial watches a table of the same name in a catalog of its own."""
     lake.write_settings(sensor_running=False)
     spec = found_spec(load(lake.settings_file).tables["packages"], catalogs)
     instance = open_instance(tmp_path / "home")
-    for location, status in (("icepuffin", InstigatorStatus.STOPPED), ("trial", InstigatorStatus.RUNNING)):
+    for location, name, status in (
+        ("icepuffin", spec.sensor_name, InstigatorStatus.STOPPED),
+        ("icepuffin", "watch_another", InstigatorStatus.RUNNING),
+        ("trial", spec.sensor_name, InstigatorStatus.RUNNING),
+    ):
         repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(location), "__repository__")
-        origin = RemoteInstigatorOrigin(repository, spec.sensor_name)
+        origin = RemoteInstigatorOrigin(repository, name)
         instance.add_instigator_state(InstigatorState(origin, InstigatorType.SENSOR, status, SensorInstigatorData()))
     tags = {".dagster/repository": "__repository__@icepuffin"}
     assert "what to do" in freshness(spec, catalogs, instance, tags).metadata
@@ -369,8 +379,18 @@ def test_live_recall_is_that_of_the_version_at_the_tag_however_many_are_newer(
     assert number(result(live_recall_check(spec, spec.indexes[0]), catalogs), "queries") == 9
 
 
-def test_live_recall_warns_where_the_reports_cannot_be_read(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> None:
+def test_live_recall_warns_where_the_reports_cannot_be_read(
+    lake: Lake, catalogs: Catalogs, spec: TableSpec, tmp_path: Path
+) -> None:
     indexed(lake, spec)
+    lake.write_settings(recall_reports=str(tmp_path))
+    spec = found_spec(load(lake.settings_file).tables["packages"], catalogs)
+    (version,) = index_versions(lake.table, "embedding")
+    reports = RecallReports(str(tmp_path), storage_of(lake.table), lake.table.metadata.table_uuid)
+    reports.create(f"embedding/{version.index_snapshot_id}/{32 * '0'}-1.json", {})
+    damaged = result(live_recall_check(spec, spec.indexes[0]), catalogs)
+    assert (damaged.passed, damaged.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert "is no report of live recall" in number(damaged, "why")
     lake.write_settings(recall_reports="ftp://host/recall")
     spec = found_spec(load(lake.settings_file).tables["packages"], catalogs)
     checked = result(live_recall_check(spec, spec.indexes[0]), catalogs)

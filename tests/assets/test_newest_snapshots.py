@@ -9,7 +9,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.assets.newest_snapshots import SnapshotEntry, newest_snapshots, row_counts
 from icepuffin.assets.spec import TableSpec
-from icepuffin.assets.table_settings import IndexSettings, TableSettings
+from icepuffin.assets.table_settings import IndexSettings, StatisticsSettings, TableSettings
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.runs.index_runs import refresh_index
 from icepuffin.ops.table.live_files import live_files
@@ -55,6 +55,8 @@ def test_no_index_is_missing_of_a_snapshot_without_rows(lake: Lake) -> None:
     newest, before, _ = listed(lake)
     assert (newest.rows, newest.missing) == (0, ("theta_sketches",))
     assert before.missing == ("theta_sketches", "embedding")
+    off = TableSettings(catalog="demo", name="demo.packages", statistics=StatisticsSettings(ndv="off"))
+    assert [entry.missing for entry in newest_snapshots(lake.table, TableSpec(off))] == [(), (), ()]
 
 
 def test_what_is_derived_and_what_is_missing(lake: Lake) -> None:
@@ -70,6 +72,11 @@ def test_what_is_derived_and_what_is_missing(lake: Lake) -> None:
     assert (oldest.derived, oldest.missing) == (("embedding",), ("theta_sketches",))
     assert len(lake.table.refresh().metadata.snapshots) == 3, "the index snapshot is not listed"
     assert oldest.refs == ("audited",), "icepuffin's own tag is not listed"
+    of_index = next(
+        it for it in table.metadata.snapshots if it.snapshot_id not in (newest.snapshot_id, oldest.snapshot_id)
+    )
+    table.manage_snapshots().create_branch(of_index.snapshot_id, "fork").commit()
+    assert listed(lake)[1].refs == ("audited", "fork"), "a branch at an index snapshot is at the snapshot of that"
 
 
 def test_a_table_without_snapshots_has_an_empty_list(tmp_path: Path) -> None:

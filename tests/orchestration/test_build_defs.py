@@ -121,6 +121,9 @@ def test_recall_and_tombstones_are_checked_per_snapshot(lake: Lake, stored: dg.D
             **dict.fromkeys(("recall", "tombstones", "layout"), request.partition_key),
             "freshness": None,
         }
+        severities = {check.check_name: check.severity for check in checks}
+        assert severities.pop("recall") is dg.AssetCheckSeverity.ERROR
+        assert set(severities.values()) == {dg.AssetCheckSeverity.WARN}
 
 
 def test_tombstones_pass_up_to_the_share_over_which_a_shard_is_rebuilt(lake: Lake, stored: dg.DagsterInstance) -> None:

@@ -17,7 +17,7 @@ import icepuffin
 from icepuffin.assets.report import report_file
 from icepuffin.assets.report.page_style import DARK, LIGHT
 from icepuffin.assets.report.report_page import report_page
-from icepuffin.assets.report.table_report import MAX_SNAPSHOTS, TableReport, ndv_bounds
+from icepuffin.assets.report.table_report import MAX_SNAPSHOTS, Shortfall, TableReport, ndv_bounds
 from icepuffin.ops.binding.bound_versions import BoundPack, index_versions
 from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.catalog.connection import open_catalog
@@ -273,6 +273,9 @@ def test_distinct_values_that_others_have_counted_are_left_out(tmp_path: Path) -
     field = table.schema().find_field("name")
     names = table.scan(selected_fields=("name",)).to_arrow()["name"]
     foreign.stamp(table, head, {field.field_id: foreign.sketch(names, str(field.field_type))})
+    others = icepuffin.write_report(table, tmp_path / "t.html")
+    assert others.head is not None
+    assert (others.head.theta_sketches, others.head.missing, others.distinct) == (False, ("theta_sketches",), {})
     run = RunContext(table.refresh(), STORAGE, LocalRunner(1))
     counted = count_theta_sketches(run, SnapshotId(head.snapshot_id), columns=["id"]).publish()
     assert counted.merged_columns == ("name",)
@@ -292,6 +295,16 @@ def test_what_is_behind_stands_first_with_the_command_that_mends_it(report: Tabl
     assert "; 100 rows in files that searches scan." in " ".join(page.texts)
     assert page.texts.count("icepuffin refresh db.t") == 1, "one command for all"
     assert {shortfall.command for shortfall in report.shortfalls} == {"icepuffin refresh db.t"}
+    fault = Shortfall("Broken", "It is damaged.", is_fault=True)
+    broken = Page(report_page(replace(report, shortfalls=(*report.shortfalls, fault))))
+    assert broken.state == "Broken", "what waiting does not mend comes first"
+    states = [
+        attributes["class"]
+        for shown in (page, broken)
+        for _, attributes in shown.elements
+        if (attributes.get("class") or "").startswith("state ")
+    ]
+    assert states == ["state late", "state bad"]
     current = Page(report_page(replace(report, shortfalls=())))
     assert current.state == "Up to date"
     assert "What is behind" not in [name for _, name in current.headings]
