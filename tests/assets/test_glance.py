@@ -63,6 +63,7 @@ def test_of_many_values_the_largest_are_drawn_and_the_ui_shows_a_link() -> None:
     markdown = value_bars("distinct values", columns)
     assert markdown.startswith("![distinct values, the largest 60 of 200](")
     assert INLINE_CHARACTERS < len(markdown) < 10_000
+    assert value_bars("distinct values", dict([*columns.items()][:60])).startswith("![distinct values](")
     assert texts(image_of(markdown)) == [*(f"column {number}{number}" for number in range(199, 139, -1)), "log scale"]
 
 

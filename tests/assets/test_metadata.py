@@ -10,6 +10,7 @@ from dagster import serialize_value
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from icepuffin.assets.ann_index import _changed_first, _measured_recall
+from icepuffin.assets.glance import INLINE_CHARACTERS
 from icepuffin.assets.metadata import (
     MAX_TABLE_ROWS,
     bullet_list,
@@ -17,7 +18,7 @@ from icepuffin.assets.metadata import (
     plotted,
     total_metadata,
 )
-from icepuffin.ops.index.planning.index_report import IndexReport, ShardReport, VersionRecall
+from icepuffin.ops.index.planning.index_report import Estimate, IndexReport, ShardEstimate, ShardReport, VersionRecall
 from icepuffin.ops.model import Action, How, ShardId, SnapshotId
 from icepuffin.ops.recall.shard_recall import RecallBasis
 from icepuffin.ops.theta.theta_report import ThetaOutcome, ThetaReport
@@ -118,6 +119,7 @@ def test_the_totals_of_a_snapshot_are_words_and_numbers() -> None:
     }
     by_key = total_metadata(_snapshot(totals | {"total-equality-deletes": "7", "total-delete-files": "1"}))
     assert "rows" not in by_key, "those that are left are not known"
+    assert by_key["summary"].value.splitlines()[1] == "* **deletes:** 7 by equality; delete files: 1"
     assert total_metadata(_snapshot(totals))["summary"].value.splitlines()[1:] == ["* **bytes:** 4.0 MiB"]
     assert total_metadata(_snapshot({})) == {}
 
@@ -131,6 +133,7 @@ def _snapshot(summary: Mapping[str, str]) -> Snapshot:
 def test_a_text_in_a_list_makes_no_picture_and_no_line() -> None:
     text = "a_b: ![x](http://evil.example)\n* **rows:** 0 <img src=x> `c`"
     (line,) = bullet_list({"note": text}).value.splitlines()
+    assert len(bullet_list({"note": 2_000 * "x"}).value) == INLINE_CHARACTERS
     assert line == r"* **note:** a_b: !\[x\](http://evil.example) \* \*\*rows:\*\* 0 \<img src=x\> \`c\`"
 
 
@@ -148,6 +151,24 @@ def test_of_many_shards_those_that_were_written_come_first_and_then_those_that_f
     assert ordered == [501, 500, *range(MAX_TABLE_ROWS - 1, -1, -1)]
     few = replace(report, shard_reports=tuple(shards))
     assert _changed_first(few) == few
+
+
+def test_of_many_shards_the_expected_work_comes_first_and_most_bytes_before_fewer() -> None:
+    def shard(number: int, how: How, written: int) -> ShardEstimate:
+        return ShardEstimate(ShardId(number), how, "", 1, 0, 0, 0, 0, written, 0)
+
+    copied = [shard(number, How.COPIED, 0) for number in range(MAX_TABLE_ROWS)]
+    few = (*copied[1:], shard(500, How.BUILT, 5))
+    estimate = Estimate(Action.REFRESHED, "", 0, 0, 0, 0, 0, 0, 0, 0, 1.0, "", few)
+    report = IndexReport(
+        table="t", index="e", snapshot_id=SnapshotId(1), action=Action.REFRESHED, reason="", build_id="", files=1,
+        seconds=1.0, stage_seconds={}, estimate=estimate,
+    )  # fmt: skip
+    assert _changed_first(report) == report
+    expected = (shard(500, How.BUILT, 5), shard(501, How.REBUILT, 9))
+    ordered = _changed_first(replace(report, estimate=replace(estimate, shards=(*copied, *expected)))).estimate
+    assert ordered is not None
+    assert [one.number for one in ordered.shards] == [501, 500, *range(MAX_TABLE_ROWS)]
 
 
 def test_sketches_that_others_have_counted_are_told() -> None:
