@@ -48,7 +48,7 @@ class SnapshotEntry:
     rows are deleted than there are: engines leave deletes of rows that were rewritten since.
     """
     refs: tuple[str, ...]
-    """Branches and tags that point at the snapshot, or at an index snapshot of it; icepuffin's own are left out."""
+    """Branches and tags at the snapshot, and branches at an index snapshot of it; icepuffin's own are left out."""
     theta_sketches: bool
     """Whether theta sketches of this very snapshot are registered."""
     indexes: tuple[str, ...]
