@@ -2,6 +2,7 @@
 from it. Reads metadata only.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,12 +21,17 @@ from icepuffin.ops.messages import readable_seconds
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.metadata_memo import snapshots_by_id, statistics_by_id
 from icepuffin.ops.table.snapshots import base_snapshot_id, derived_ids
-from icepuffin.ops.table.summaries import find_count, snapshot_count, summary_of
+from icepuffin.ops.table.summaries import find_count, summary_of
 from icepuffin.ops.theta.build_id import is_ours
 from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
 
 SKETCHES = "theta_sketches"
 _MAX_POINTS = 20
+_COUNTS = {
+    *("total-records", "added-records", "deleted-records"),
+    *("total-position-deletes", "added-position-deletes", "removed-position-deletes", "total-equality-deletes"),
+}
+"""Properties of a summary that tell of rows"""
 """Snapshots of a time line, at most"""
 
 
@@ -146,19 +152,16 @@ def _is_sketched(snapshot: Snapshot, statistics: StatisticsFile | None) -> bool:
 
 def row_counts(snapshot: Snapshot) -> tuple[int | None, int | None, int | None]:
     """(rows added, rows removed, live rows), as far as the summary tells."""
-    summary = summary_of(snapshot)
-
-    def total(*plus: str, minus: Sequence[str] = ()) -> int | None:
-        if all(find_count(snapshot, key) is None for key in plus):
-            return None
-        return sum(snapshot_count(snapshot, key) for key in plus) - sum(snapshot_count(snapshot, key) for key in minus)
-
-    rows = total("total-records", minus=("total-position-deletes",))
-    if rows is None and not any(key.endswith("-records") for key in summary):
+    keys = summary_of(snapshot).keys()
+    count = {key: find_count(snapshot, key) for key in _COUNTS & keys}
+    total = count.get("total-records")
+    if total is None and not any(key.endswith("-records") for key in keys):
         return None, None, None
-    added = total("added-records") or 0
-    removed = total("deleted-records", "added-position-deletes", minus=("removed-position-deletes",)) or 0
-    is_known = rows is not None and rows >= 0 and not snapshot_count(snapshot, "total-equality-deletes")
+    of = Counter({key: number for key, number in count.items() if number is not None})
+    rows = None if total is None else total - of["total-position-deletes"]
+    added = of["added-records"]
+    removed = of["deleted-records"] + of["added-position-deletes"] - of["removed-position-deletes"]
+    is_known = rows is not None and rows >= 0 and not of["total-equality-deletes"]
     return added, max(0, removed), rows if is_known else None
 
 
