@@ -1,7 +1,7 @@
 """Layout of an index: a sample of the vectors, the codebook that routes them, and the shard of each partition."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.routing_recall import curve_in_sample, routing_queries, split_off_queries
 from icepuffin.ops.index.versions.index_packs import MAX_SHARDS
 from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.recall.shard_recall import AcrossShards
 from icepuffin.ops.rows.vector_column import element_type_of
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.live_rows import read_live
@@ -40,7 +41,9 @@ class Layout:
     routing_curve: str = ""
     """Recall by the number of shards that are searched, measured in the table; empty where it was not"""
     routing_queries: npt.NDArray[np.float32] | None = None
-    """f32[Q, D], rows of the table by which it is to be measured when the shards are built"""
+    """f32[Q, D], rows of the table by which this and `across` are to be measured when the shards are built"""
+    across: AcrossShards = field(default_factory=AcrossShards)
+    """What searches of all shards find"""
 
     @property
     def dims(self) -> int:
@@ -83,7 +86,7 @@ def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> L
     shards = max(shards, least)
     shards = min(shards, len(sample))
     metric, seed = definition.metric, definition.seed
-    rows_to_train, queries = split_off_queries(sample, metric, shards, queries=routing_queries(rows, shards), seed=seed)
+    rows_to_train, queries = split_off_queries(sample, shards, queries=routing_queries(rows, shards), seed=seed)
     shards = min(shards, len(rows_to_train))
     partitions = max(shards, min(PARTITIONS_PER_SHARD * shards, len(rows_to_train) // 8))
     codebook = kmeans.train(rows_to_train, partitions, seed=seed, threads=threads, nearest=grouped_centroids.assign)

@@ -145,7 +145,9 @@ def pass_gate(plan: VersionPlan, shard_set: ShardSet, *, has_version: bool) -> N
 
     A shard that stays enters by its recall when it was written: without this version its graph would be searched, too.
     """
-    recall = mean_recall((shard.written_recall, shard.live_rows) for shard in shard_set.shards)
+    across = shard_set.layout.across.share()
+    alone = mean_recall(((shard.written_recall, shard.live_rows) for shard in shard_set.shards), 1.0)
+    recall = None if alone is None else across * alone
     if recall is not None and recall < plan.definition.target_recall:
         why = _recall_advice(plan.definition, shard_set)
         other = plan.other_error.recall if isinstance(plan.other_error, GateFailedError) else None
@@ -158,7 +160,8 @@ def pass_gate(plan: VersionPlan, shard_set: ShardSet, *, has_version: bool) -> N
         ways = ["where it is built anew", "by a refresh"]
         if plan.action is Action.REFRESHED:
             ways.reverse()
-        both = "" if other is None else f" {ways[0]}, {other:.4f} {ways[1]}"
+        both = f" ({alone:.4f} in single shards)" if across < 1 else ""
+        both += "" if other is None else f" {ways[0]}, {other:.4f} {ways[1]}"
         advice = f"{why}raise max_degree or search_list, or lower target_recall"
         error = GateFailedError(
             f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}: "

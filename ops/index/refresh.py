@@ -113,6 +113,7 @@ def refresh_shards(
         _pq_codebook(base, run.storage),
         base.sample_curve,
         base.routing_curve,
+        across=base.across,
     )
     context = BuildContext(run, plan, layout, assign_slots(plan), _small_work(run.runner), memory)
     matches = match_moved_rows(context, base, dead.nodes)

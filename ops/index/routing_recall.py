@@ -32,23 +32,21 @@ def routing_queries(rows: int, shards: int) -> int:
 
 
 def split_off_queries(
-    sample: npt.NDArray[np.float32], metric: Metric, shards: int, *, queries: int, seed: int
+    sample: npt.NDArray[np.float32], shards: int, *, queries: int, seed: int
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """(rows f32[n, D] that the codebook is to be trained on, queries f32[Q, D]). The rows are a view of the sample, in
     which some change places.
 
     A row that a codebook was trained on lies nearer to its centroid than a query does. There are fewer queries where
-    there are few rows, and none where no curve is measured: for one shard, and under inner product, which has no near
-    centroids.
+    there are few rows, and none for one shard.
     """
-    count = max(0, min(queries, len(sample) // MEASURED_K - 1))
-    if shards < 2 or metric is Metric.INNER_PRODUCT:
-        count = 0
+    count = max(0, min(queries, len(sample) // MEASURED_K - 1)) if shards > 1 else 0
     rest = len(sample) - count
-    chosen = np.random.default_rng([seed, 2]).choice(len(sample), count, replace=False)
+    rng = np.random.default_rng([seed, 2])
+    chosen = rng.choice(len(sample), count, replace=False)
     moving, leaving = np.setdiff1d(np.arange(rest, len(sample)), chosen), np.sort(chosen[chosen < rest])
     sample[moving], sample[leaving] = sample[leaving], sample[moving]
-    return sample[:rest], sample[rest:].copy()
+    return sample[:rest], rng.permutation(sample[rest:])
 
 
 def curve_in_sample(
@@ -59,8 +57,10 @@ def curve_in_sample(
     to_shard: npt.NDArray[np.uint32],
     metric: Metric,
 ) -> str:
-    """The curve for the 10 nearest rows f32[n, D] of the sample, whose partitions are `labels`; "" without queries."""
-    if not len(queries):
+    """The curve for the 10 nearest rows f32[n, D] of the sample, whose partitions are `labels`; "" without queries, and
+    under inner product, which has no near centroids.
+    """
+    if not len(queries) or metric is Metric.INNER_PRODUCT:
         return ""
     nearest, _ = exact_top_k(queries, rows, MEASURED_K, metric)
     shards = to_shard[labels[nearest]].astype(np.int64)
@@ -72,11 +72,15 @@ def curve_in_table(
     to_shard: npt.NDArray[np.uint32],
     queries: npt.NDArray[np.float32],
     distances: Sequence[RoutingDistances],
+    metric: Metric,
 ) -> str:
-    """The curve for the 10 and the 100 nearest rows of the table; "" where nothing was measured.
+    """The curve for the 10 and the 100 nearest rows of the table; "" where nothing was measured, and
+    for inner products.
 
     queries: f32[Q, D], rows of the table. distances: those of each shard, by shard id.
     """
+    if metric is Metric.INNER_PRODUCT:
+        return ""
     centroids = ShardCentroids.from_codebook(codebook, to_shard)
     by_k = ((MEASURED_K, [of_shard.nearest for of_shard in distances]),
             (WIDE_K, [of_shard.wide_nearest for of_shard in distances]))  # fmt: skip

@@ -7,8 +7,9 @@ every machine.
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -175,8 +176,13 @@ def _rows(text: str, length: int) -> list[list[float]]:
     return [row for row in numbers if all(math.isfinite(value) for value in row) and 0 <= row[2] <= 1]
 
 
-def combined(curves: Sequence[tuple[Sequence[Width], int]]) -> tuple[Width, ...]:
+def combined(
+    curves: Sequence[tuple[Sequence[Width], int]], across: Mapping[tuple[int, int], float] = MappingProxyType({})
+) -> tuple[Width, ...]:
     """One curve of all shards, each with its live rows as its weight: recall is the mean, distances add up.
+
+    across: the share of that recall that a search of all shards finds, by width and oversample; 1 where it is not
+    known.
 
     Every shard is searched with the same width, so only widths that all of them measured are used.
     """
@@ -191,7 +197,7 @@ def combined(curves: Sequence[tuple[Sequence[Width], int]]) -> tuple[Width, ...]
             (next(p for p in points if (p.search_list, p.oversample) == parameters), weight)
             for points, weight in weighted
         ]
-        recall = sum(point.recall * weight for point, weight in points_at) / total
+        recall = sum(point.recall * weight for point, weight in points_at) / total * across.get(parameters, 1.0)
         curve.append(Width(*parameters, recall, sum(point.distances for point, _ in points_at), points_at[0][0].k))
     return tuple(curve)
 

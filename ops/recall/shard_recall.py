@@ -6,9 +6,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isfinite
 
-from icepuffin.ops.recall.curves import GATE_QUERIES
+from icepuffin.ops.recall.curves import GATE_QUERIES, MEASURED_K
 
-_DECIMALS = 6
+DECIMALS = 6
+"""Of recall, as properties have it"""
+BY_DEFAULTS = 0, 0
+"""In place of width and oversample: a search by default parameters"""
 
 
 class RecallBasis(StrEnum):
@@ -61,7 +64,7 @@ class ShardRecall:
 
     def text(self) -> str:
         """JSON, for a property of the routing blob: [recall@10, queries, recall@100, queries, changed nodes]."""
-        recall, wide = round(self.recall, _DECIMALS), round(self.wide_recall, _DECIMALS)
+        recall, wide = round(self.recall, DECIMALS), round(self.wide_recall, DECIMALS)
         return json.dumps([recall, self.queries, wide, self.wide_queries, self.changed], separators=(",", ":"))
 
     @classmethod
@@ -80,12 +83,45 @@ class ShardRecall:
         return cls(written, min(GATE_QUERIES, live_rows), changed=tombstones, is_new=False)
 
 
-def mean_recall(recalls: Iterable[tuple[float, int]]) -> float | None:
-    """Recall of several shards, each with its live rows as its weight; None where there are none.
+@dataclass(frozen=True, slots=True)
+class AcrossShards:
+    """What searches of all shards find, as a share of what is found where each shard is searched alone, for its own
+    rows: poor graphs lead less well to what is near a vector that they do not have, and where codes tell distances the
+    rows of all shards compete for the places of candidates. Measured when all shards were built.
+    """
 
-    It is above the recall of searches that probe every shard, as they do by default: each row was searched for
-    in its own shard alone, and poor graphs lead less well to what is near a vector that they do not have.
+    points: tuple[tuple[int, int, int, float], ...] = ()
+    """(width, oversample, k, share of recall@k) of each search; 1 where there is none"""
+
+    def share(self, k: int = MEASURED_K) -> float:
+        """Of a search by default parameters."""
+        return self.of_curve(k).get(BY_DEFAULTS, 1.0)
+
+    def of_curve(self, k: int = MEASURED_K) -> dict[tuple[int, int], float]:
+        """By width and oversample."""
+        return {(width, oversample): share for width, oversample, measured_k, share in self.points if measured_k == k}
+
+    def text(self) -> str:
+        """JSON, for a property of the routing blob; "" where there is no difference."""
+        points = [point for point in self.points if point[-1] < 1]
+        return json.dumps(points, separators=(",", ":")) if points else ""
+
+    @classmethod
+    def parse(cls, text: str) -> "AcrossShards":
+        """The shares in a property; no difference where there is none that is readable."""
+        try:
+            points = tuple(
+                (int(width), int(over), int(k), float(it)) for width, over, k, it in json.loads(text or "[]")
+            )
+        except (TypeError, ValueError, OverflowError):
+            return cls()  # advice, not data
+        return cls(points) if all(0 <= share <= 1 for *_, share in points) else cls()
+
+
+def mean_recall(recalls: Iterable[tuple[float, int]], across: float) -> float | None:
+    """Recall of several shards, each with its live rows as its weight; None where there are none. `across`: the share
+    of it that a search of all shards finds.
     """
     weighted = list(recalls)
     live_rows = sum(weight for _, weight in weighted)
-    return sum(recall * weight for recall, weight in weighted) / live_rows if live_rows else None
+    return across * sum(recall * weight for recall, weight in weighted) / live_rows if live_rows else None

@@ -91,6 +91,8 @@ class Overview:
     files: int = 0
     """Data files that the version knows"""
     included: tuple[IncludedState, ...] = ()
+    across: float = 1.0
+    """Share of the shards' recall@10 that a search of all of them finds"""
     bytes_by_part: Mapping[str, int] = field(default_factory=dict)
     """Bytes of the version by what they hold, those in packs included"""
 
@@ -113,7 +115,7 @@ class Overview:
     @property
     def recall(self) -> float | None:
         """recall@10 of the version; None where it has no shards"""
-        return mean_recall((shard.recall, shard.live) for shard in self.shards)
+        return mean_recall(((shard.recall, shard.live) for shard in self.shards), self.across)
 
     @property
     def coverage(self) -> float:
@@ -177,6 +179,7 @@ def overview(
         balls=int(opened.centroid.properties.get("entries", 0)),
         files=sum(file.present for file in opened.routing.files),
         included=_included(table, opened),
+        across=opened.across.share(),
         bytes_by_part=_bytes_by_part(opened),
     )
 

@@ -84,9 +84,13 @@ class RecallModel:
         return cls(
             ShardCentroids.from_codebook(table.codebook, table.partition_to_shard, opened.definition.metric),
             len(table.shards),
-            combined([(widths(text), entry.live_rows) for text, entry in shards]),
+            combined([(widths(text), entry.live_rows) for text, entry in shards], opened.across.of_curve()),
             _routing_curves(opened, rows) if _tells_shards(opened, rows) else {},
-            combined([(widths(text, WIDE_K), entry.live_rows) for text, entry in shards]) if has_wide else (),
+            combined(
+                [(widths(text, WIDE_K), entry.live_rows) for text, entry in shards], opened.across.of_curve(WIDE_K)
+            )
+            if has_wide
+            else (),
             sum(measured),
             len(measured) - sum(measured),
         )

@@ -95,7 +95,7 @@ def recall_of_nodes(
     metric = Metric.of_code(shard.metric)
     k = min(rows + 1, int(is_live.sum()))
     exact_ids, exact = exact_top_k(vectors[query_nodes], vectors, k, metric, is_live=is_live)
-    answers = search_by_defaults(searcher, shard, vectors[query_nodes], k, threads=threads)
+    answers, _ = search_by_defaults(searcher, shard, vectors[query_nodes], k, threads=threads)
     distances = exact_of(vectors[query_nodes], vectors, answers, metric)
     itself = query_nodes[:, None]
     others = np.sort(np.where(exact_ids == itself, np.inf, exact), axis=1)[:, :rows]
@@ -104,16 +104,16 @@ def recall_of_nodes(
 
 def search_by_defaults(
     searcher: Searcher, shard: Shard, queries: npt.NDArray[np.float32], k: int, *, threads: int
-) -> npt.NDArray[np.int64]:
-    """Nodes int64[Q, k] that are candidates of a search by default parameters; k x OVERSAMPLE where PQ codes tell
-    distances.
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Candidates of a search by default parameters: nodes int64[Q, k], or k x OVERSAMPLE where PQ codes tell distances,
+    and the distances f64 of the same shape that they are ranked by.
 
     One of the k rows may be the query itself.
     """
     oversample = OVERSAMPLE if is_lean(shard) else 1
     width = shard.search_list + longer_list(k - 1, oversample)
-    answers, _, _ = searcher.search(queries, k * oversample, search_list=width, threads=threads)
-    return answers
+    answers, distances, _ = searcher.search(queries, k * oversample, search_list=width, threads=threads)
+    return answers, distances
 
 
 def curve_queries(shards: int) -> int:
@@ -172,17 +172,9 @@ def _curve(
     metric = Metric.of_code(shard.metric)
     _, exact = exact_top_k(vectors[query_nodes], vectors, k, metric, is_live=others)
     searcher = searcher.masked(Bitmap.from_mask(others), unreachable=count)
-    if shard.codes is not None:
-        widths = CURVE_WIDTHS if k == MEASURED_K else WIDE_CURVE_WIDTHS
-        settings = [*((width, 1) for width in widths), *_RERANKED[k]]
-    elif is_lean(shard):
-        oversamples = CURVE_OVERSAMPLES if k == MEASURED_K else WIDE_CURVE_OVERSAMPLES
-        settings = [(max(shard.search_list, 2 * k * oversample), oversample) for oversample in oversamples]
-    else:
-        settings = [(width, 1) for width in (CURVE_WIDTHS if k == MEASURED_K else WIDE_CURVE_WIDTHS)]
     points = []
-    with _held_out(shard, query_nodes):
-        for width, oversample in settings:
+    with held_out(shard, query_nodes):
+        for width, oversample in curve_settings(shard, k):
             answers, _, stats = searcher.search(
                 vectors[query_nodes], k * oversample, search_list=width, threads=threads
             )
@@ -190,6 +182,15 @@ def _curve(
             recall = float(recalls_of(distances, exact).mean())
             points.append(Width(width, oversample, recall, float(stats.distances.mean()), k))
     return points
+
+
+def curve_settings(shard: Shard, k: int) -> list[tuple[int, int]]:
+    """(width, oversample) of the points of a shard's curve for k rows."""
+    if is_lean(shard):
+        oversamples = CURVE_OVERSAMPLES if k == MEASURED_K else WIDE_CURVE_OVERSAMPLES
+        return [(max(shard.search_list, 2 * k * oversample), oversample) for oversample in oversamples]
+    widths = CURVE_WIDTHS if k == MEASURED_K else WIDE_CURVE_WIDTHS
+    return [*((width, 1) for width in widths), *(_RERANKED[k] if shard.codes is not None else ())]
 
 
 def is_lean(shard: Shard) -> bool:
@@ -226,7 +227,7 @@ def searcher_for(
 
 
 @contextmanager
-def _held_out(shard: Shard, nodes: npt.NDArray[np.intp]) -> Iterator[None]:
+def held_out(shard: Shard, nodes: npt.NDArray[np.intp]) -> Iterator[None]:
     """Remove the edges to `nodes` for a while, in place: a copy would be the largest array of a build."""
     held_out = np.zeros(shard.count, np.bool_)
     held_out[nodes] = True

@@ -29,6 +29,7 @@ from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks import markers
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.delta_rows import PassedRows
+from icepuffin.ops.tasks.found_rows import FoundRows, find_rows
 from icepuffin.ops.tasks.recall_gate import CURVE_QUERIES, measure_curve, measure_recall, searcher_of
 from icepuffin.ops.tasks.routing_distances import RoutingDistances, measure_distances
 from icepuffin.ops.tasks.rows import VectorRows, undo_rounding
@@ -133,6 +134,8 @@ class ShardResult:
     """File slots of all nodes, dead ones included; None where addresses were not read"""
     routing: RoutingDistances | None = None
     """Distances of the task's `routing_queries`"""
+    found: tuple[FoundRows, ...] = ()
+    """What the shard finds for them"""
 
     @property
     def length(self) -> int:
@@ -189,7 +192,9 @@ def _result(recorded: dict[str, Any]) -> ShardResult:
     stored = StoredShard(ObjectRange(**stored["blob"]), runs=runs)  # what a task writes has its own addresses
     recall, how = ShardRecall(**recorded["recall"]), How(recorded["how"])
     routing = recorded["routing"] and RoutingDistances(**recorded["routing"])
-    return ShardResult(**{**recorded, "how": how, "stored": stored, "recall": recall, "routing": routing})
+    found = tuple(FoundRows(**rows) for rows in recorded["found"])
+    made = {"how": how, "stored": stored, "recall": recall, "routing": routing, "found": found}
+    return ShardResult(**{**recorded, **made})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -327,14 +332,13 @@ def _write(task: ShardTask, storage: Storage, measured: _MeasuredShard, inserted
         )
     if task.base is not None and task.vectors == "f16":  # of the base's rows only the rounded vectors are known
         curve = at_most(curve, task.base.curve)
-    routing = None
+    routing: RoutingDistances | None = None
+    found: tuple[FoundRows, ...] = ()
     if task.routing_queries is not None:
-        routing = measure_distances(
-            measured.shard,
-            measured.vectors,
-            task.routing_queries,
-            threads=task.threads,
-            searcher=measured.searcher,
+        searched = measured.shard, measured.vectors, task.routing_queries
+        routing = measure_distances(*searched, threads=task.threads, searcher=measured.searcher)
+        found = find_rows(
+            *searched, count=-(-task.curve_queries // 2), threads=task.threads, searcher=measured.searcher
         )
     measured = replace(measured, searcher=None)  # what follows needs the room
     if task.cell_bits:
@@ -373,6 +377,7 @@ def _write(task: ShardTask, storage: Storage, measured: _MeasuredShard, inserted
         remapped=task.base.moved if task.base is not None else 0,
         slots=np.unique(measured.shard.file_slots),
         routing=routing,
+        found=found,
     )
 
 

@@ -43,6 +43,7 @@ from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.stages import ShardSet
 from icepuffin.ops.index.versions.index_packs import MAX_PACK_BYTES, is_pack, pack_number, packs_to_share
 from icepuffin.ops.index.versions.version_reader import (
+    ACROSS_SHARDS,
     COLUMN_NAMES,
     RECALL_CURVES,
     ROUTING_CURVE,
@@ -281,6 +282,7 @@ class Assembly:
         heads = self._heads(shard_set, entries, balls)
         names = plan.column_names
         curves = {SAMPLE_CURVE: shard_set.layout.sample_curve, ROUTING_CURVE: shard_set.layout.routing_curve}
+        curves[ACROSS_SHARDS] = shard_set.layout.across.text()
         of_routing = {name: curve for name, curve in curves.items() if curve}
         of_routing |= {COLUMN_NAMES: json.dumps(names)} if names is not None else {}
         if any(any(entry.bytes_by_pack) for entry in entries):  # whose blobs' properties lie elsewhere

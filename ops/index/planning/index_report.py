@@ -11,7 +11,8 @@ from icepuffin.ops.messages import counted, listed, plural, readable_bytes, read
 from icepuffin.ops.model import MIB, Action, How, ShardId, SnapshotId
 from icepuffin.ops.presentation import Grid, Presentation
 from icepuffin.ops.recall.confidence import confidence_interval
-from icepuffin.ops.recall.shard_recall import RecallBasis, ShardRecall, mean_recall
+from icepuffin.ops.recall.curves import WIDE_K
+from icepuffin.ops.recall.shard_recall import AcrossShards, RecallBasis, ShardRecall, mean_recall
 
 _DUE = {
     Action.BUILT: "build",
@@ -120,7 +121,7 @@ class VersionRecall:
     queries: int = 0
     """Queries for recall@10, over all shards; those of earlier runs are counted."""
     wide: float | None = None
-    """recall@100 of the shards of which it was measured; None where there are none."""
+    """recall@100, of the shards of which it was measured; None where there are none."""
     wide_queries: int = 0
     """Queries for recall@100."""
     rows_here: int = 0
@@ -131,7 +132,7 @@ class VersionRecall:
     """Live rows of shards that were not measured since they lost rows: they count as they were before."""
 
     @classmethod
-    def from_shards(cls, shards: Iterable[tuple[ShardRecall, int]]) -> "VersionRecall":
+    def from_shards(cls, shards: Iterable[tuple[ShardRecall, int]], across: AcrossShards) -> "VersionRecall":
         """The sum over shards, each with its live rows."""
         measured = list(shards)
         rows = Counter[RecallBasis]()
@@ -139,7 +140,10 @@ class VersionRecall:
             rows[shard.basis] += live_rows
         return cls(
             queries=sum(shard.queries for shard, _ in measured),
-            wide=mean_recall((shard.wide_recall, live_rows) for shard, live_rows in measured if shard.wide_queries),
+            wide=mean_recall(
+                ((shard.wide_recall, live_rows) for shard, live_rows in measured if shard.wide_queries),
+                across.share(WIDE_K),
+            ),
             wide_queries=sum(shard.wide_queries for shard, _ in measured),
             rows_here=rows[RecallBasis.HERE],
             rows_unchanged=rows[RecallBasis.UNCHANGED],

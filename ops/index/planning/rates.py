@@ -97,7 +97,9 @@ def measurement_text(plan: VersionPlan, shard_set: "ShardSet", stages: Mapping[s
         seconds=sum(stages.get(stage, 0.0) for stage in _STAGES),
         amounts=asdict(amounts),
         action=plan.action,
-        recall=mean_recall((shard.recall.recall, shard.live_rows) for shard in shard_set.shards),
+        recall=mean_recall(
+            ((shard.recall.recall, shard.live_rows) for shard in shard_set.shards), shard_set.layout.across.share()
+        ),
     )
     return measurement.text()
 

@@ -10,7 +10,7 @@ from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.versions.version_sizes import fit_of
 from icepuffin.ops.model import Action, How, ShardId
 from icepuffin.ops.process.stage_clock import StageClock
-from icepuffin.ops.recall.shard_recall import ShardRecall, mean_recall
+from icepuffin.ops.recall.shard_recall import AcrossShards, ShardRecall, mean_recall
 from icepuffin.puffin.blobs.routing_blob import CoveredFile, ShardEntry
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ def reuse_report(plan: VersionPlan, clock: StageClock, existing: DerivedVersion)
         tombstones=sum(entry.count - entry.live_rows for entry in routing.shards),
         shards=len(routing.shards),
         deltas=max(0, len(routing.shards) - routing.routed_shards),
-        recall=_mean_recall(recalls),
-        recall_basis=VersionRecall.from_shards(recalls) if recalls else None,
+        recall=_mean_recall(recalls, plan.base.across),
+        recall_basis=VersionRecall.from_shards(recalls, plan.base.across) if recalls else None,
         bytes_total=plan.base.bytes_total,
         fit=fit_of(existing.sizes) if routing.shards else None,
         shard_reports=tuple(
@@ -70,9 +70,9 @@ def _shard_report(
     return ShardReport(number, how, *counts, recall.recall, recall.queries, recall.basis, size)
 
 
-def _mean_recall(shards: Sequence[tuple[ShardRecall, int]]) -> float | None:
+def _mean_recall(shards: Sequence[tuple[ShardRecall, int]], across: AcrossShards) -> float | None:
     """recall@10 of a version, out of that of its shards, each with its live rows."""
-    return mean_recall((shard.recall, live_rows) for shard, live_rows in shards)
+    return mean_recall(((shard.recall, live_rows) for shard, live_rows in shards), across.share())
 
 
 def _live_rows(shards: Sequence[ShardEntry] | Sequence["ShardResult"], files: Sequence[CoveredFile]) -> int:
@@ -109,8 +109,8 @@ def new_version_report(
         merged=shard_set.merged,
         shards_rebuilt=sum(shard.how is How.REBUILT for shard in shards),
         shards_copied=sum(shard.how.keeps_bytes for shard in shards),
-        recall=_mean_recall(recalls),
-        recall_basis=VersionRecall.from_shards(recalls) if recalls else None,
+        recall=_mean_recall(recalls, shard_set.layout.across),
+        recall_basis=VersionRecall.from_shards(recalls, shard_set.layout.across) if recalls else None,
         bytes_total=file.bytes_total,
         bytes_written=file.bytes_total - file.bytes_shared - file.bytes_copied,
         bytes_shared=file.bytes_shared,

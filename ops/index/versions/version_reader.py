@@ -25,7 +25,7 @@ from icepuffin.ops.model import (
     StoredRun,
     StoredShard,
 )
-from icepuffin.ops.recall.shard_recall import ShardRecall
+from icepuffin.ops.recall.shard_recall import AcrossShards, ShardRecall
 from icepuffin.ops.storage import ObjectMissingError, RefusedError, StorageError, open_storage, path_mover, relative_to
 from icepuffin.ops.storage.base import ObjectSource
 from icepuffin.ops.table.live_files import ManifestError, live_files
@@ -45,6 +45,7 @@ from icepuffin.puffin.types import MAGIC, BlobType, canonical_type
 RECALL_CURVE = "ann.recall_curve"
 SAMPLE_CURVE = "ann.routing_curve"
 ROUTING_CURVE = "ann.routing_curves"
+ACROSS_SHARDS = "ann.recall_across"
 """Properties of shard blobs and of the routing blob: recall curves for choosing search parameters, see
 `icepuffin.ops.recall.curves`. Of the last two one was measured in a sample of the rows, and one in the table
 """
@@ -83,6 +84,8 @@ class OpenVersion:
     """Routing curve, measured in a sample of the rows"""
     routing_curve: str
     """Routing curve, measured in the table; empty where every query probes all shards"""
+    across: AcrossShards
+    """What searches of all shards find"""
     column_names: frozenset[str] | None = None
     """Names that the table's name mapping had for the vector column; None where it had none, or this is not recorded"""
     attributes: Mapping[int, BlobMetadata] = field(default_factory=dict, repr=False)
@@ -190,6 +193,7 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         recalls,
         sample_curve,
         routing_curve,
+        AcrossShards.parse(routing_properties.get(ACROSS_SHARDS, "")),
         column_names,
         attributes,
         included,

@@ -132,7 +132,7 @@ def search_rows(
     if len(nodes):
         searcher = searcher_of(shard, None, is_live, coded_from=sys.maxsize)
         k = min(MEASURED_K + 1, int(is_live.sum()))
-        answers = search_by_defaults(searcher, shard, vectors, k, threads=threads)
+        answers, _ = search_by_defaults(searcher, shard, vectors, k, threads=threads)
         returned = int(_is_returned(shard, nodes, answers, vectors).sum())
         if returned < _ENOUGH * len(nodes):
             drawn, drawn_returned = _search_drawn(searcher, shard, is_live, threads=threads)
@@ -168,7 +168,7 @@ def _search_drawn(
     nodes = np.flatnonzero(is_live)
     drawn = np.sort(np.random.default_rng(len(nodes)).choice(nodes, min(_DRAWN, len(nodes)), replace=False))
     queries = _stored(shard, drawn)
-    answers = search_by_defaults(searcher, shard, queries, min(MEASURED_K + 1, len(nodes)), threads=threads)
+    answers, _ = search_by_defaults(searcher, shard, queries, min(MEASURED_K + 1, len(nodes)), threads=threads)
     return len(drawn), int(_is_returned(shard, drawn, answers, queries).sum())
 
 

@@ -30,7 +30,7 @@ from icepuffin.ops.index.upkeep.outcome_reports import reuse_report
 from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.process.stage_clock import StageClock
-from icepuffin.ops.recall.shard_recall import ShardRecall
+from icepuffin.ops.recall.shard_recall import AcrossShards, ShardRecall
 from icepuffin.ops.rows.vector_column import VectorColumnError
 from icepuffin.ops.runs.snapshot import refresh as refresh_all
 from icepuffin.ops.search import Coverage, open_index
@@ -443,6 +443,7 @@ def test_a_report_on_a_version_in_place_counts_its_nodes_deltas_and_bytes() -> N
         routing=SimpleNamespace(shards=entries, files=(), routed_shards=1),
         recalls=(ShardRecall(0.9, 64, changed=3, is_new=False), ShardRecall(1.0, 9, is_new=False)),
         bytes_total=70,
+        across=AcrossShards(),
     )
     live = SimpleNamespace(table="db.t", snapshot_id=SnapshotId(7), files=(1, 2, 3))
     plan: Any = SimpleNamespace(

@@ -15,9 +15,10 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index import Action, GateFailedError, IndexDefinition, IndexReport
 from icepuffin.ops.rows.vector_column import VectorColumnError
 from icepuffin.ops.search import open_index
+from icepuffin.ops.search.overview import overview
 from tests.ann_kernels.data import near_duplicates
 from tests.conftest import STORAGE
-from tests.ops.index.comparison import index_head
+from tests.ops.index.comparison import ids_by_query, index_head
 from tests.selection import some
 
 TableFactory = Callable[..., Table]
@@ -73,6 +74,41 @@ def test_what_is_published_finds_what_the_gate_says(
         limit = np.partition(far, 9)[9]
         share.append(min(10, int((exact[query][rows[rows != own]] <= limit + 1e-6 * abs(limit)).sum())) / 10)
     assert float(np.mean(share)) >= report.recall - SAMPLING_ERROR
+
+
+ACROSS = {
+    "codes": {"vectors": "none", "pq_m": 4, "shards": 16},
+    "poor graphs": {"max_degree": 6, "search_list": 10, "shards": 4},
+    "inner products": {"metric": "ip", "max_degree": 6, "search_list": 10, "shards": 4},
+}
+
+
+@pytest.mark.parametrize("kind", ACROSS)
+def test_what_is_published_is_found_by_a_search_of_many_shards(table_factory: TableFactory, kind: str) -> None:
+    """Each shard alone finds many more of its own rows; a refresh goes on from what the build has measured."""
+    vectors = np.random.default_rng(5).standard_normal((3_200, 32)).astype(np.float32)
+    table = table_factory()
+    table.append(_rows(vectors))
+    options = {"name": "e", "column": "embedding", "metric": "l2", "target_recall": 0.1} | ACROSS[kind]
+    definition = IndexDefinition(**options)
+    report = index_head(table, definition)
+    alone = np.average([it.recall for it in report.shard_reports], weights=[it.nodes for it in report.shard_reports])
+    assert report.recall is not None
+    assert report.recall < alone - 0.03
+    rows = np.arange(0, len(vectors), 16)
+    ids = ids_by_query(open_index(table, definition, storage=STORAGE).search(vectors[rows], 11, columns=["id"]).rows)
+    exact = _exact(vectors, rows, definition.metric)
+    exact[np.arange(len(rows)), rows] = np.inf
+    nearest = np.argsort(exact, axis=1)[:, :10]
+    hits = [len({*ids[query]} & {*nearest[query].tolist()}) for query in range(len(rows))]
+    assert report.recall == pytest.approx(np.mean(hits) / 10, abs=SAMPLING_ERROR)
+    view = overview(table, definition, storage=STORAGE)
+    assert view is not None
+    assert view.recall == pytest.approx(report.recall, abs=1e-4)
+    with pytest.raises(GateFailedError, match=r"recall@10 is 0\.\d{4} \(0\.\d{4} in single shards\)"):
+        index_head(table, replace(definition, name="f", target_recall=1.0))
+    table.append(_rows(vectors[:5], first=len(vectors)))
+    assert index_head(table, definition).recall == pytest.approx(report.recall, abs=0.02)
 
 
 def _indexed(table: Table, definition: IndexDefinition) -> tuple[IndexReport | None, str]:
@@ -140,10 +176,10 @@ def test_equal_vectors_make_an_index_that_passes_its_gate(table_factory: TableFa
         np.testing.assert_allclose(found.rows["distance"].to_numpy().reshape(40, 10), exact, rtol=1e-5)
 
 
-def _rows(vectors: np.ndarray) -> pa.Table:
+def _rows(vectors: np.ndarray, *, first: int = 0) -> pa.Table:
     texts = [""] * len(vectors)
     return pa.table({
-        "id": np.arange(len(vectors)), "name": texts, "section": texts,
+        "id": np.arange(first, first + len(vectors)), "name": texts, "section": texts,
         "embedding": pa.array(list(vectors), pa.list_(pa.float32())),
     })  # fmt: skip
 

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from icepuffin.ops.index.planning.index_report import VersionRecall
-from icepuffin.ops.recall.shard_recall import RecallBasis, ShardRecall, mean_recall
+from icepuffin.ops.recall.shard_recall import AcrossShards, RecallBasis, ShardRecall, mean_recall
 
 
 def parsed(text: str) -> ShardRecall:
@@ -51,15 +51,15 @@ def test_rounded_vectors_never_raise_what_the_table_s_own_have_measured() -> Non
 
 
 def test_the_recall_of_a_version_weighs_shards_by_their_live_rows() -> None:
-    assert mean_recall([(1.0, 300), (0.5, 100)]) == 0.875
-    assert mean_recall([]) is None
+    assert mean_recall([(1.0, 300), (0.5, 100)], 0.5) == 0.4375
+    assert mean_recall([], 1.0) is None
 
 
 def test_the_recall_of_a_version_says_of_how_many_rows_it_is_that_of_today() -> None:
     """recall@100 is that of the shards where it was measured."""
     here, unchanged = ShardRecall(0.9, 64, 0.8, 16), ShardRecall(0.8, 64, is_new=False)
     outdated = ShardRecall(0.7, 32, changed=3, is_new=False)
-    recall = VersionRecall.from_shards([(here, 300), (unchanged, 100), (outdated, 100)])
+    recall = VersionRecall.from_shards([(here, 300), (unchanged, 100), (outdated, 100)], AcrossShards())
     assert recall == VersionRecall(
         queries=160, wide=0.8, wide_queries=16, rows_here=300, rows_unchanged=100, rows_outdated=100
     )
@@ -67,5 +67,21 @@ def test_the_recall_of_a_version_says_of_how_many_rows_it_is_that_of_today() -> 
         "60% of the rows measured here, 20% of the rows in shards unchanged since they were measured, "
         "20% of the rows in shards not measured since they lost rows"
     )
-    assert VersionRecall.from_shards([(unchanged, 100)]).wide is None
-    assert VersionRecall.from_shards([]).summary == ""
+    assert VersionRecall.from_shards([(unchanged, 100)], AcrossShards()).wide is None
+    assert VersionRecall.from_shards([], AcrossShards()).summary == ""
+
+
+def test_what_searches_of_all_shards_find_is_read_as_it_was_written() -> None:
+    across = AcrossShards(((0, 0, 10, 0.75), (0, 0, 100, 1.0), (40, 1, 10, 0.9), (160, 2, 100, 0.95)))
+    again = AcrossShards.parse(across.text())
+    assert across.text() == "[[0,0,10,0.75],[40,1,10,0.9],[160,2,100,0.95]]"
+    assert (again.share(), again.share(100)) == (0.75, 1.0)
+    assert (again.of_curve()[40, 1], again.of_curve(100)) == (0.9, {(160, 2): 0.95})
+    assert AcrossShards(((40, 1, 10, 1.0),)).text() == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "7", "[]", "[[0,0,10]]", "[[0,0,10,1.5]]", "[[0,0,10,NaN]]", '["a"]', "[null]"]
+)
+def test_without_readable_shares_a_search_finds_what_its_shards_find(text: str) -> None:
+    assert AcrossShards.parse(text) == AcrossShards()

@@ -121,7 +121,9 @@ def test_a_refresh_carries_the_curve_on(table: Table) -> None:
     assert reaches(opened.routing_curve)
 
 
-@pytest.mark.parametrize("definition", [SHARDED, LEAN], ids=["fat", "lean"])
+@pytest.mark.parametrize(
+    "definition", [SHARDED, LEAN, replace(SHARDED, metric=Metric.INNER_PRODUCT)], ids=["fat", "lean", "inner products"]
+)
 @pytest.mark.parametrize("target", [0.8, 0.9, 0.97])
 def test_a_target_is_met_by_new_queries(table: Table, definition: object, target: float) -> None:
     index_head(table, definition)  # type: ignore[arg-type]

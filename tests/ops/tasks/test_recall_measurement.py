@@ -57,7 +57,7 @@ def test_the_row_that_is_searched_for_is_no_hit_wherever_it_stands_among_the_ans
     live, nodes = np.ones(shard.count, np.bool_), np.arange(100)
     searcher = searcher_of(rounded, vectors, live)
     recall = recall_of_nodes(searcher, rounded, vectors, live, nodes, threads=1)
-    answers = search_by_defaults(searcher, rounded, vectors[nodes], MEASURED_K + 1, threads=1)
+    answers, _ = search_by_defaults(searcher, rounded, vectors[nodes], MEASURED_K + 1, threads=1)
     exact = np.linalg.norm(vectors[nodes, None].astype(float) - vectors, axis=2)
     nearest = np.argsort(exact, axis=1)[:, 1 : MEASURED_K + 1]
     assert (answers[:, 0] != nodes).any()
@@ -73,7 +73,7 @@ def test_recall_is_of_the_nearest_ten_and_hundred_live_rows() -> None:
     searcher = searcher_of(rounded, vectors, live)
 
     def by_brute_force(query_nodes: np.ndarray, rows: int) -> float:
-        answers = search_by_defaults(searcher, rounded, vectors[query_nodes], rows + 1, threads=1)
+        answers, _ = search_by_defaults(searcher, rounded, vectors[query_nodes], rows + 1, threads=1)
         exact = np.linalg.norm(vectors[query_nodes, None].astype(float) - vectors[nodes], axis=2)
         nearest = nodes[np.argsort(exact, axis=1)[:, 1 : rows + 1]]
         return float(np.mean([np.isin(own, true).sum() / rows for own, true in zip(answers, nearest, strict=True)]))
@@ -107,7 +107,7 @@ def test_rows_that_are_farther_are_no_hits_where_all_distances_are_large() -> No
     products = vectors[nodes].astype(float) @ vectors.T.astype(float)
     products[np.arange(len(nodes)), nodes] = -np.inf
     nearest = np.argsort(-products, axis=1)[:, :MEASURED_K]
-    answers = search_by_defaults(searcher, shard, vectors[nodes], MEASURED_K + 1, threads=1)
+    answers, _ = search_by_defaults(searcher, shard, vectors[nodes], MEASURED_K + 1, threads=1)
     hits = [len(set(found) & set(near)) for found, near in zip(answers, nearest, strict=True)]
     np.testing.assert_allclose(recall, np.array(hits) / MEASURED_K)
     assert recall.mean() < 0.99
@@ -154,7 +154,7 @@ def test_beams_of_a_curve_are_as_wide_as_it_says() -> None:
     others = live.copy()
     others[held_out] = False
     _, exact = exact_top_k(vectors[held_out], vectors, 10, Metric.L2, is_live=others)
-    with recall_gate._held_out(shard, held_out):
+    with recall_gate.held_out(shard, held_out):
         searcher = searcher_of(shard, vectors, live)
         answers, distances, stats = searcher.search(vectors[held_out], 10, search_list=10)
         _, wider, _ = searcher.masked(Bitmap.from_mask(others)).search(vectors[held_out], 10, search_list=10)
@@ -179,7 +179,7 @@ def test_copies_are_found_by_the_walks_of_a_curve() -> None:
 def test_no_edge_leads_to_a_row_that_is_held_out() -> None:
     shard, _ = searchable_shard(Metric.L2, rows=60)
     neighbors, degrees, nodes = shard.neighbors.copy(), shard.degrees.copy(), np.array([0, 7, 59])
-    with recall_gate._held_out(shard, nodes):
+    with recall_gate.held_out(shard, nodes):
         assert np.isin(neighbors, nodes).any()
         assert not np.isin(shard.neighbors, nodes).any()
         assert ((shard.neighbors >= 0).sum(axis=1) == shard.degrees).all()
