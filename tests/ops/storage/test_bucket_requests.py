@@ -6,7 +6,7 @@ from typing import Any
 
 import obstore
 import pytest
-from obstore.exceptions import AlreadyExistsError, GenericError, UnauthenticatedError
+from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError, UnauthenticatedError
 from obstore.store import MemoryStore
 
 from icepuffin.ops.model import MIB, Grant, ObjectRange, VendedGrants
@@ -75,10 +75,11 @@ def test_a_write_without_an_answer_ends_with_one_object(
     assert names(store) == {"gs://lake/a/x"}
 
 
+@pytest.mark.parametrize("kind", [AlreadyExistsError, PreconditionError])
 def test_a_request_that_the_client_repeats_by_itself_meets_its_own_object(
-    store: BucketStorage, way: str, monkeypatch: pytest.MonkeyPatch
+    store: BucketStorage, way: str, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
-    failing(way, monkeypatch, after=True, error=AlreadyExistsError("the first request made it"))
+    failing(way, monkeypatch, after=True, error=kind("the first request made it"))
     store.create("gs://lake/a/x", DATA)
     assert store.read_range("gs://lake/a/x", 0, 2 * len(DATA)) == DATA
     assert names(store) == {"gs://lake/a/x"}
@@ -90,6 +91,24 @@ def test_a_request_that_is_sent_again_is_warned_of(
     failing(way, monkeypatch, after=False)
     store.create("gs://lake/a/x", DATA)
     assert "gs://lake/a/x could not be written: connection closed; it is sent again" in caplog.text
+
+
+def test_what_is_left_aside_for_lack_of_rights_is_no_error(
+    store: BucketStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user may write and not delete; `gc` deletes it."""
+    monkeypatch.setattr(buckets, "_PART", 1000)
+    failing("delete", monkeypatch, after=False, error=UnauthenticatedError("no rights\n\nDebug source: a client"))
+    store.create("gs://lake/a/x", DATA)
+    assert store.size("gs://lake/a/x") == len(DATA)
+
+
+def test_only_the_first_line_of_what_a_client_says_is_repeated(
+    store: BucketStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing("head", monkeypatch, after=False, error=UnauthenticatedError("no rights\n\nDebug source: a client"))
+    with pytest.raises(RefusedError, match=r"refuses access \(no rights\)$"):
+        store.size("gs://lake/a/x")
 
 
 def test_an_object_of_one_part_is_one_request(store: BucketStorage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,13 +131,20 @@ def test_keys_that_came_another_way_are_taken_where_the_first_of_them_lasts_long
     assert (name_of(own.grant(LAKE)), own.ends) == ("other", NOW + 31 * MINUTE)
 
 
-def test_a_catalog_that_refuses_is_requested_twice_a_minute_and_named_once_the_keys_have_expired(clock: Clock) -> None:
+def test_a_catalog_that_refuses_is_requested_twice_a_minute_and_named_once_the_keys_have_expired(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     catalog = VendingCatalog((keys("new", 120),))
     own = lease((keys("old", 60),), catalog.renew)
     catalog.reason = "no rights"
     clock.pass_minutes(55)
     for _ in range(3):
         assert (name_of(own.grant(LAKE)), catalog.requests) == ("old", 1)
+    (warning,) = caplog.messages
+    assert warning == (
+        "credentials that catalog 'lake' vended for ns.t, good until 2023-11-14T23:13:20+00:00: there are no new ones "
+        "(no rights)"
+    )
     clock.pass_minutes(0.49)
     assert (name_of(own.grant(LAKE)), catalog.requests) == ("old", 1)
     clock.pass_minutes(0.01)

@@ -113,11 +113,43 @@ def test_a_join_past_the_end_of_a_source_publishes_nothing(tmp_path: Path) -> No
     assert not STORE.exists(f"{tmp_path}/joined")
 
 
-def test_listings_give_size_and_path(tmp_path: Path) -> None:
-    STORE.create(f"{tmp_path}/d/a", b"123")
-    STORE.create(f"{tmp_path}/d/e/b", b"1")
-    found = {item.path: item.size for item in STORE.list(f"{tmp_path}/d")}
-    assert found == {f"file://{tmp_path}/d/a": 3, f"file://{tmp_path}/d/e/b": 1}
+def test_listings_give_path_size_and_time(tmp_path: Path) -> None:
+    for number, (name, data) in enumerate((("d/a", b"123"), ("d/e/b", b"1"))):
+        STORE.create(f"{tmp_path}/{name}", data)
+        os.utime(tmp_path / name, ns=(0, 10**18 + number * 10**6))
+    found = {item.path: (item.size, item.modified_ms) for item in STORE.list(f"{tmp_path}/d")}
+    assert found == {f"file://{tmp_path}/d/a": (3, 10**12), f"file://{tmp_path}/d/e/b": (1, 10**12 + 1)}
+
+
+def test_what_is_deleted_while_files_are_listed_is_left_out(tmp_path: Path) -> None:
+    for name in "abc":
+        STORE.create(f"{tmp_path}/{name}", b"1")
+    listed = STORE.list(f"{tmp_path}")
+    first = next(listed).path
+    second, *_ = (path for path in tmp_path.iterdir() if f"file://{path}" != first)
+    second.unlink()
+    assert len(list(listed)) == 1
+
+
+@pytest.mark.parametrize(("durable", "synced"), [(True, ["x", "folder"]), (False, [])])
+def test_only_what_is_to_last_is_synced_and_then_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool, synced: list[str]
+) -> None:
+    names: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: names.append(Path(f"/proc/self/fd/{handle}").resolve().name))
+    with STORE.open_output(f"{tmp_path}/folder/x", durable=durable) as sink:
+        sink.write(b"data")
+    assert [name.lstrip(".").partition(".")[0] for name in names] == synced
+
+
+def test_a_full_disk_is_reported_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/x'"):
+        STORE.create(f"{tmp_path}/x", b"data")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -125,6 +157,7 @@ def test_listings_give_size_and_path(tmp_path: Path) -> None:
     [
         ("/x/y", "file:///x/y"),
         ("file:/x/y", "file:///x/y"),
+        ("FILE:/x/y", "file:///x/y"),
         ("file:///x/y", "file:///x/y"),
         ("file://localhost/x/y", "file:///x/y"),
         ("s3a://b/k", "s3://b/k"),
@@ -151,6 +184,7 @@ def test_every_character_of_a_path_stands_for_itself(tmp_path: Path) -> None:
 def test_relative_paths_survive_a_moved_table() -> None:
     assert relative_to("file:/w/t/data/f.parquet", "file:///w/t") == "data/f.parquet"
     assert relative_to("s3://elsewhere/f", "s3://b/t") == "s3://elsewhere/f"
+    assert relative_to("s3://b/t/f", "s3://b/t/") == "f"
 
 
 def test_an_unknown_scheme_is_refused() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from botocore.session import Session
 
-from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.model import Grant, StorageConfig, VendedGrants
 from icepuffin.ops.storage.principal import ambient_identity, principal
 
 _NEW_KEYS = """#!/bin/sh
@@ -71,6 +71,31 @@ def test_who_needs_no_keys_of_the_machine_is_not_identified_by_them(monkeypatch:
             found.add(principal("s3://lake/a", StorageConfig(settings)))
         assert len(found) == 1
     module._s3_principal.cache_clear()
+
+
+@pytest.mark.usefixtures("rotating")
+def test_a_profile_that_gets_its_keys_elsewhere_is_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "ann")
+    before = ambient_identity()
+    config = tmp_path / "config"
+    config.write_text(config.read_text().replace("new-keys", "new-keys bob"))
+    assert ambient_identity() != before
+
+
+def test_vended_keys_are_of_the_catalogs_user_where_they_open_the_file_and_there_alone() -> None:
+    grants = (Grant("s3://lake/t", {"s3.access-key-id": "a"}),)
+    config = StorageConfig({"s3.access-key-id": "own"}, vended=VendedGrants("lake", "ns.t", "ann", grants, tuple))
+    assert principal("s3://lake/t/a", config) == "ann"
+    assert principal("s3://lake/other", config) == principal("s3://lake/other", StorageConfig(config.properties))
+
+
+@pytest.mark.parametrize("location", ["gs://lake/a", "abfss://c@acc.dfs.core.windows.net/a"])
+def test_two_users_of_a_machine_are_two_users_of_a_bucket(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = principal(location, StorageConfig())
+    monkeypatch.setattr(os, "geteuid", lambda: 12_345)
+    assert principal(location, StorageConfig()) != before
 
 
 def test_a_file_is_read_by_the_user_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:

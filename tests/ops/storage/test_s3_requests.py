@@ -14,6 +14,7 @@ from icepuffin.ops.storage.s3_options import s3_options
 from tests.services.forwarding import Answer, Request, serving
 
 DATA = bytes(range(100))
+KEYS = {"s3.access-key-id": "id", "s3.secret-access-key": "secret", "s3.region": "north"}
 LIMITS = PartLimits(min_part=4, max_part=40, max_parts=5, part=10, copy=30)
 
 
@@ -84,9 +85,8 @@ def bucket() -> Bucket:
 
 @pytest.fixture
 def store(bucket: Bucket) -> Iterator[S3Storage]:
-    keys = {"s3.access-key-id": "id", "s3.secret-access-key": "secret", "s3.region": "north"}
     with serving(bucket.answer) as uri:
-        yield S3Storage(s3_options({**keys, "s3.endpoint": uri}), limits=LIMITS)
+        yield S3Storage(s3_options({**KEYS, "s3.endpoint": uri}), limits=LIMITS)
 
 
 def test_each_range_is_read_from_its_first_byte_to_its_last(store: S3Storage) -> None:
@@ -120,3 +120,30 @@ def test_a_joined_object_is_as_good_as_each_of_its_copies(store: S3Storage, buck
     with pytest.raises(RefusedError, match="s3://lake/b: the store refuses access"):
         store.concat("s3://lake/b", [ObjectRange("s3://lake/a", 0, 60)])
     assert (bucket.objects.keys(), bucket.parts) == ({"a"}, {})
+
+
+def test_objects_of_two_buckets_are_deleted_each_in_its_own() -> None:
+    deleted: list[str] = []
+
+    def answer(request: Request) -> Answer:
+        deleted.append(f"{request.method} {request.path}")
+        return Answer(204)
+
+    with serving(answer) as uri:
+        S3Storage(s3_options({**KEYS, "s3.endpoint": uri})).delete_all(["s3://lake/a", "s3://other/a"])
+    assert sorted(deleted) == ["DELETE /lake/a", "DELETE /other/a"]
+
+
+def test_a_request_that_is_wrong_is_not_taken_for_a_name_that_is_taken() -> None:
+    """s3fs makes EINVAL of both."""
+    fault = _xml("<Error><Code>InvalidArgument</Code><Message>no</Message></Error>")
+    with serving(lambda request: Answer(400, fault.headers, fault.body)) as uri:
+        store = S3Storage(s3_options({**KEYS, "s3.endpoint": uri}))
+        with pytest.raises(StorageError, match="s3://lake/b could not be written"):
+            store.create("s3://lake/b", DATA)
+
+
+def test_requests_have_a_time_limit_at_an_endpoint_of_ones_own_too() -> None:
+    options = S3Storage(s3_options({**KEYS, "s3.endpoint": "http://127.0.0.1:9"}))._fs.config_kwargs
+    assert options["s3"] == {"addressing_style": "path"}
+    assert (options["connect_timeout"], options["read_timeout"]) == (10, 60)
