@@ -652,7 +652,7 @@ def test_a_refresh_and_its_plan_go_by_the_settings_and_the_options(run: Run, mon
 
     def refresh(*, run: RunContext, snapshot_id: SnapshotId, definitions: Any, **options: Any) -> RefreshReport:
         names = [definition.name for definition in definitions]
-        asked.append((names, *(options[name] for name in ("sketches", "columns", "verify")), run.ref))
+        asked.append((names, *(options[name] for name in ("sketches", "columns", "verify", "again")), run.ref))
         return RefreshReport("demo.packages", snapshot_id, None, {})
 
     monkeypatch.setattr(snapshot, "refresh_snapshot", refresh)
@@ -661,8 +661,8 @@ def test_a_refresh_and_its_plan_go_by_the_settings_and_the_options(run: Run, mon
     run("refresh", "demo.packages", "--index", "embedding", "--json")
     names, *others = asked[0]
     assert "embedding" in names  # type: ignore[operator]
-    assert others == [True, ("id",), True, "main"]
-    assert asked[1] == (["embedding"], False, ("id",), False, "main")
+    assert others == [True, ("id",), True, False, "main"]
+    assert asked[1] == (["embedding"], False, ("id",), False, True, "main")
     estimated: list[object] = []
 
     def estimate(*_: object, columns: object, **__: object) -> ThetaEstimate:
@@ -683,6 +683,9 @@ def test_a_refresh_and_its_plan_go_by_the_settings_and_the_options(run: Run, mon
         (click.ClickException("no such index"), 1, "error: no such index"),
         (IcepuffinError("it is gone;\n try again"), 1, "error: it is gone; try again"),
         (FileNotFoundError(2, "No such file or directory", "logged.npy"), 1, "error: logged.npy: No such file"),
+        (OSError(28, "No space left on device"), 1, "error: No space left on device"),
+        (ValueError("k is 0"), 1, "error: k is 0"),
+        (RuntimeError(), 1, "error: RuntimeError: no message (--debug shows where)"),
         (KeyError("rows"), 1, "error: KeyError: 'rows' (--debug shows where)"),
     ],
     ids=lambda part: type(part).__name__ if isinstance(part, Exception) else None,

@@ -12,6 +12,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from icepuffin.orchestration.cli import init as init_command
 from icepuffin.orchestration.cli import main
 from icepuffin.orchestration.settings import load
 
@@ -78,7 +79,8 @@ def test_nobody_else_may_read_the_file_at_any_moment(init: Init, monkeypatch: py
 def test_a_file_that_is_there_stays(init: Init) -> None:
     file = Path("icepuffin.toml")
     file.write_text("mine")
-    assert "is there: change it, remove it, or name another folder with --dir" in init(fails=True)
+    said = init(uri="http://127.0.0.1:1", fails=True)
+    assert "is there: change it, remove it, or name another folder with --dir" in said, "before a catalog is asked"
     assert file.read_text() == "mine"
 
 
@@ -113,10 +115,14 @@ def test_a_folder_that_is_named_gets_the_file(init: Init) -> None:
         ({"uri": "sqlite:////no/such/lake.db"}, "there is no SQLite database"),
         ({"uri": "http://127.0.0.1:1"}, "127.0.0.1:1"),
         ({"uri": "ftp://host"}, "does not say the catalog's type: give --type"),
+        ({"--index": "a/b"}, "a/b"),
+        ({"--property": "endpoint"}, "--property, the 1. of them: write KEY=VALUE"),
     ],
 )
 def test_what_is_wrong_is_named_and_nothing_is_written(init: Init, options: dict[str, str], expected: str) -> None:
-    assert expected in init(**options, fails=True)
+    words = [word for option, value in options.items() if option[0] == "-" for word in (option, value)]
+    named = {option: value for option, value in options.items() if option[0] != "-"}
+    assert expected in init(*words, **named, fails=True)
     assert not list(Path().iterdir())
 
 
@@ -125,6 +131,32 @@ def test_without_a_terminal_the_missing_options_are_named(capsys: pytest.Capture
         main(["init", "--table", "db.t", "--dir", str(tmp_path)])
     assert exited.value.code == 2
     assert "without a terminal, give --uri, --column" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["init", "--type", "glue", "--dir", str(tmp_path)])
+    assert "without a terminal, give --table, --column" in capsys.readouterr().err, "some types need no uri"
+
+
+def test_the_type_of_a_catalog_is_the_one_that_is_named_or_that_of_its_uri() -> None:
+    uri = "postgresql+psycopg2://host/base"
+    assert init_command._catalog(uri, None, ()) == {"type": "sql", "uri": uri}
+    assert init_command._catalog("thrift://host", "rest", ("a=b=c",)) == {
+        "type": "rest",
+        "uri": "thrift://host",
+        "a": "b=c",
+    }
+    assert init_command._catalog(None, "glue", ()) == {"type": "glue"}
+
+
+def test_a_name_with_a_dot_is_one_name(init: Init) -> None:
+    init("--index", "v.1", "--property", "s3.endpoint=https://lake/\u00e4")
+    settings = load(Path("icepuffin.toml"))
+    assert settings.tables["t"].indexes.keys() == {"v.1"}
+    assert settings.catalogs["test"].properties["s3.endpoint"] == "https://lake/\u00e4"
+
+
+def test_an_index_has_the_name_of_its_column_unless_another_is_given(init: Init) -> None:
+    assert "table db.t, index embedding.\nSee what its first version takes: icepuffin plan db.t\n" in init()
+    assert load(Path("icepuffin.toml")).tables["t"].indexes.keys() == {"embedding"}
 
 
 def test_a_terminal_is_asked_for_the_rest_and_offers_the_vector_column(
@@ -150,3 +182,17 @@ def test_a_terminal_is_asked_for_the_rest_and_offers_the_vector_column(
     assert asked["Name of the index"] == "embedding"
     (table,) = load(tmp_path / "new" / "icepuffin.toml").tables.values()
     assert table.indexes["embedding"].column == "embedding"
+    asked.clear()
+    given = ["--index", "mine", "--uri", sql_catalog.properties["uri"], "--catalog", "test", "--table", "db.t"]
+    main(["init", *given, "--dir", str(tmp_path / "given")])
+    assert asked == {"Vector column": "embedding"}
+    (table,) = load(tmp_path / "given" / "icepuffin.toml").tables.values()
+    assert table.indexes["mine"].column == "embedding"
+    asked.clear()
+    with pytest.raises(SystemExit):
+        main(["init", *given[:4], "--table", "db.t", "--dir", str(tmp_path / "named")])
+    assert not asked, "who gives a uri is asked for no name"
+    answers["URI of the catalog"] = "http://127.0.0.1:1"
+    with pytest.raises(SystemExit):
+        main(["init", "--dir", str(tmp_path / "rest")])
+    assert [*asked] == ["URI of the catalog", "Table, as namespace.table"], "the name means something to SQL alone"

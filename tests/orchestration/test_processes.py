@@ -103,6 +103,19 @@ def test_a_reboot_a_reused_id_and_no_such_process_end_a_run(
 ) -> None:
     run = noted_run(instance, replace(here, **changed))  # type: ignore[arg-type]
     assert end_lost_runs(instance) == (run.run_id,)
+    *_, last = (entry for entry in instance.all_logs(run.run_id) if entry.dagster_event)
+    assert "is gone: it was killed, or the machine was restarted. What it had finished is kept" in last.message
+
+
+def test_a_run_that_reports_its_end_before_its_process_ends_keeps_what_it_reported(
+    instance: dg.DagsterInstance, here: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = noted_run(instance, here)
+    monkeypatch.setattr(Process, "has_ended", property(lambda _: instance.report_run_canceled(run)))
+    assert end_lost_runs(instance) == ()
+    ended = instance.get_run_by_id(run.run_id)
+    assert ended is not None
+    assert ended.status == DagsterRunStatus.CANCELED
 
 
 @pytest.mark.parametrize(
@@ -150,9 +163,12 @@ def test_a_process_tag_of_another_form_is_ignored(instance: dg.DagsterInstance, 
 
 
 def test_a_process_that_ended_unreaped_has_ended(here: Process) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+        noted = replace(here, pid=child.pid, began=processes._start_time(child.pid) or "")
+        assert not noted.has_ended
+        child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert replace(here, pid=child.pid, began=here.began).has_ended
+        assert noted.has_ended
 
 
 def test_a_boot_id_proves_nothing_where_machines_cannot_be_told_apart(

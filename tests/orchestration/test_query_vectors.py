@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icepuffin.orchestration.cli.query_vectors import read_queries, read_vectors
+from icepuffin.orchestration.cli.query_vectors import parse_vectors, read_queries, read_vectors
 
 
 def npy(array: Any) -> bytes:
@@ -44,6 +44,36 @@ def test_a_file_without_vectors_is_named_with_what_it_holds(
 def test_one_vector_is_one_query(tmp_path: Path) -> None:
     (tmp_path / "q.npy").write_bytes(npy(np.arange(3)))
     assert read_vectors(tmp_path / "q.npy").tolist() == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.float16, np.float64])
+def test_vectors_of_a_file_keep_their_type(tmp_path: Path, dtype: Any) -> None:
+    (tmp_path / "q.npy").write_bytes(npy(np.array([[1, 2]], dtype)))
+    assert read_vectors(tmp_path / "q.npy").dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1, true]", "q has true or false at position 2, not a number"),
+        ("[" * 100_000, "q is nested too deeply"),
+        (f"[1{'0' * 400}]", "q has a number that is too large for a double"),
+        ("[[1, 2], 3]", "q has a list at position 1, not a number"),
+        ("[1, ]", "at character 5"),
+    ],
+    ids=lambda part: part[:9],
+)
+def test_a_text_without_vectors_is_refused_with_the_reason(text: str, message: str) -> None:
+    with pytest.raises(click.ClickException) as caught:
+        parse_vectors(text, "q")
+    assert message in caught.value.message
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(2), pa.list_(pa.float32())], ids=str)
+def test_the_only_column_that_may_hold_queries_needs_no_name(tmp_path: Path, kind: pa.DataType) -> None:
+    values = [[1.0, 2.0]] if pa.types.is_nested(kind) else [b"ab"]
+    pq.write_table(pa.table({"id": [1], "v": pa.array(values, kind)}), tmp_path / "q.parquet")
+    assert read_queries(tmp_path / "q.parquet", None).to_pylist() == values  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,7 @@ def test_one_night_requests_one_run_and_the_next_night_another(lake: Lake, insta
     assert keys[0] == keys[1] != keys[2]
     hourly = [evaluated(lake, instance, NIGHT.replace(minute=minute))[0][0].run_key for minute in (0, 30)]
     assert hourly[0] != hourly[1], "a schedule may have several times in an hour"
+    assert len(instance.fetch_materializations(TABLE, limit=9).records) == 1, "a snapshot is recorded once"
 
 
 def test_a_night_without_news_writes_nothing(lake: Lake, instance: dg.DagsterInstance) -> None:
