@@ -14,7 +14,7 @@ from icepuffin.ops.process.memory import memory_bytes
     [
         ("0::/a/b\n", {"a/memory.max": "70000\n", "a/b/memory.max": "max\n"}, 70_000),
         ("5:cpu:/x\n3:memory:/pod\n", {"memory/pod/memory.limit_in_bytes": "60000", "memory.max": "1"}, 60_000),
-        ("3:memory:/docker/17\n", {"memory/memory.limit_in_bytes": "50000"}, 50_000),
+        ("3:memory:/docker/17\n", {"memory/memory.limit_in_bytes": "50000", "memory.limit_in_bytes": "1"}, 50_000),
         ("0::/\n", {}, None),
     ],
 )
