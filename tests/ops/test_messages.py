@@ -6,6 +6,7 @@ import pytest
 from icepuffin.ops.imports import remedy
 from icepuffin.ops.messages import (
     MAX_LISTED,
+    counted,
     listed,
     plural,
     readable_bytes,
@@ -23,6 +24,7 @@ from icepuffin.ops.messages import (
         (np.int64(1_234_567), "row", "1,234,567 rows"),
         (1, "query", "1 query"),
         (2, "query", "2 queries"),
+        (2, "index", "2 indexes"),
         (1.0, "day", "1 day"),
         (0.5, "day", "0.5 days"),
     ],
@@ -34,12 +36,12 @@ def test_a_count_of_one_has_a_noun_in_the_singular(count: float, noun: str, text
 def test_amounts_have_three_digits_or_so_and_the_unit_that_they_are_rounded_to() -> None:
     counts = {
         0: "0", 7: "7", 9_999: "9,999", 9_999.6: "10 k", 60_312: "60.3 k", 999_949: "999.9 k", 999_950: "1 M",
-        1.2e6: "1.2 M", 999_960_000: "1 G", 5e9: "5 G", 0.98512: "0.9851",
+        1.2e6: "1.2 M", -60_312: "-60.3 k", 999_960_000: "1 G", 5e9: "5 G", 0.98512: "0.9851",
     }  # fmt: skip
     assert {count: readable_count(count) for count in counts} == counts
     seconds = {
-        0: "0 s", 0.042: "0.04 s", 5: "5.0 s", 9.96: "10 s", 12: "12 s", 200: "3.3 min", 171_179: "47.5 h",
-        432_000: "5 days",
+        0: "0 s", 0.042: "0.04 s", 5: "5.0 s", 9.96: "10 s", 12: "12 s", 89: "89 s", 90: "1.5 min", 200: "3.3 min",
+        5_340: "89 min", 5_400: "1.5 h", 171_179: "47.5 h", 172_800: "2 days", 432_000: "5 days",
     }  # fmt: skip
     assert {number: readable_seconds(number) for number in seconds} == seconds
     sizes = {
@@ -47,6 +49,11 @@ def test_amounts_have_three_digits_or_so_and_the_unit_that_they_are_rounded_to()
         5_000_000_000: "4.7 GiB", 2**40 - 1: "1.0 TiB", 2**51: "2,048.0 TiB",
     }  # fmt: skip
     assert {size: readable_bytes(size) for size in sizes} == sizes
+
+
+def test_counts_of_what_there_is_none_of_are_left_out() -> None:
+    assert counted({"in all": 12_345, "rebuilt": 0, "copied": 2}) == "12,345 in all, 2 copied"
+    assert counted({"rebuilt": 0}) == ""
 
 
 def test_a_share_is_all_or_nothing_only_where_it_is() -> None:

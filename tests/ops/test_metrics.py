@@ -6,14 +6,24 @@ from collections.abc import Callable
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
+from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.errors import CatalogUnavailableError
 from icepuffin.ops.index import create_index
 from icepuffin.ops.index.versions import index_packs
-from icepuffin.ops.metrics import ABOUT, MetricSample, cache_samples, exposition, index_samples, table_samples
+from icepuffin.ops.metrics import (
+    ABOUT,
+    MetricSample,
+    cache_samples,
+    exposition,
+    index_samples,
+    metrics,
+    table_samples,
+)
+from icepuffin.ops.search import open_index
 from icepuffin.ops.storage.local_storage import to_path
-from tests.conftest import make_rows
+from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
 
 LINE = re.compile(r'[a-z_]+(\{[a-z]+="(?:[^"\\\n]|\\["\\n])*"(,[a-z]+="(?:[^"\\\n]|\\["\\n])*")*\})? -?[0-9.e+-]+')
@@ -105,3 +115,32 @@ def test_an_index_without_a_version_is_as_far_behind_as_the_first_snapshot(table
     assert behind["icepuffin_index_versions"] == 0
     assert behind["icepuffin_index_versions_behind"] == 1
     assert round(behind["icepuffin_index_seconds_behind"]) == 7_260
+
+
+def test_samples_of_an_index_are_of_its_versions_and_of_the_ref_that_it_follows(
+    table_factory: Callable[..., Table],
+) -> None:
+    table = table_factory()
+    create_index(table, DEFINITION)
+    for first in (0, 300):
+        table.refresh().append(make_rows(first, first + 300))
+        index_head(table)
+    table.manage_snapshots().create_branch(table.metadata.current_snapshot_id or 0, "audit").commit()
+    table.append(make_rows(600, 610))
+    for ref, behind in (("audit", "0"), ("main", "1"), ("gone", "+Inf")):
+        lines = metrics(table.refresh(), ref=ref).splitlines()
+        samples = {line.partition("{")[0]: line.rsplit(" ", 1)[1] for line in lines if not line.startswith("#")}
+        assert samples["icepuffin_index_versions_behind"] == behind
+        assert (samples["icepuffin_index_seconds_behind"] == "+Inf") == (ref == "gone")
+        assert samples["icepuffin_index_versions"] == "2"
+    assert open_index(table, DEFINITION, storage=STORAGE).row_count == 610
+    assert f"icepuffin_shard_cache_memory_bytes {process_cache().bytes_in_memory:.12g}\n" in metrics()
+    assert process_cache().bytes_in_memory > 0
+    version = tagged_version(table, "e")
+    assert version is not None
+    measured = Measurement.parse(version.measurement)
+    assert measured is not None
+    values = {sample.metric: sample.value for sample in index_samples(table, DEFINITION, "main", {})}
+    assert values["icepuffin_index_published_timestamp_seconds"] == version.timestamp_ms / 1000
+    assert values["icepuffin_index_run_seconds"] == measured.seconds
+    assert values["icepuffin_index_recall"] == measured.recall
