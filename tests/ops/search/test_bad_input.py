@@ -55,6 +55,8 @@ BAD_QUERIES = [
     (np.array([[np.inf] + [0.0] * 15]), "infinity"),
     ([1e300] * 16, "infinity"),
     ([["a"] * 16], "are text, not numbers"),
+    ([True] * 16, "are true or false, not numbers"),
+    (np.zeros(16, "M8[D]"), "are times, not numbers"),
     ([[1.0] * 16, [1.0] * 15], "vectors of one length"),
     (np.zeros((1, 2, 16)), "shape"),
     (np.ma.masked_array(np.ones(16), mask=[True] + [False] * 15), "some of whose numbers are masked"),
@@ -81,6 +83,11 @@ def test_a_query_of_bits_is_of_zeros_and_ones(number: float) -> None:
     with pytest.raises(QueryError, match="numbers that are 0 or 1"):
         prepare_queries([0.0, 1.0, number], Metric.HAMMING, None)
     assert prepare_queries([0.0, 1.0, 1.0], Metric.HAMMING, 3).tolist() == [[0.0, 1.0, 1.0]]
+
+
+def test_numbers_of_one_byte_are_no_bytes_of_floats() -> None:
+    numbers = np.arange(8, dtype=np.uint8)
+    assert prepare_queries(numbers, Metric.L2, 8, "f32").tolist() == [numbers.tolist()]
 
 
 @pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)

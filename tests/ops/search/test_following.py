@@ -145,6 +145,28 @@ def test_a_number_is_a_query_of_one_dimension(sql_catalog: Catalog) -> None:
         assert following.search(query, 3).rows.equals(following.reader.search(query, 3).rows)
 
 
+def test_a_search_is_that_of_the_reader_whatever_is_asked_for(table_factory: Callable[..., Table]) -> None:
+    table, definition = table_factory(), replace(DEFINITION, vectors="f16")
+    table.append(make_rows(0, 300))
+    index_head(table, definition)
+    options: tuple[dict[str, Any], ...] = (
+        {"search_list": 77}, {"shards": 1}, {"oversample": 2}, {"target_recall": 0.9}, {"rerank": True},
+        {"certified": True},
+    )  # fmt: skip
+
+    def seen(reader: Any, **asked: Any) -> tuple[object, ...]:
+        answer = reader.search(queries(1), 3, **asked)
+        return answer.profile.parameters, answer.profile.strategy, answer.warnings
+
+    with open_index(table.refresh(), definition, storage=STORAGE).follow(interval=1e6) as following:
+        for asked in options:
+            assert seen(following, **asked) == seen(following.reader, **asked) != seen(following), asked
+        near = following.within(queries(1), 20.0, limit=3).rows["distance"].to_pylist()
+        assert len(near) == 3
+        counts = [len(following.within(queries(1), near[2], inclusive=inclusive)) for inclusive in (False, True)]
+        assert counts == [2, 3]
+
+
 def test_the_last_kinds_of_searches_are_repeated_while_there_is_time(
     table: Table,
     following: FollowingReader[IndexReader],

@@ -75,6 +75,8 @@ def test_columns_come_in_the_order_of_the_request_in_every_search(table: Table) 
             rows = reader.search(queries(1), 4, columns=names).rows.select(names).to_pylist()
             assert [(row["name"][:5], row["section"][:7]) for row in rows] == [("name ", "section")] * 4
             assert all("id" not in row or row["name"] == f"name {row['id']}" for row in rows)
+    twice = reader.search(queries(1), 4, columns=["name", "id", "name"])
+    assert twice.rows.column_names[3:] == ["name", "id"]
 
 
 def test_rows_added_since_the_index_are_found_by_scanning_them(table: Table) -> None:

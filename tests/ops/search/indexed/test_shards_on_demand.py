@@ -231,8 +231,10 @@ def damage(reader: IndexReader) -> int:
 
 SEARCHES: dict[str, Callable[[IndexReader], SearchResult]] = {
     "search": lambda reader: reader.search(queries(4), 5),
-    "within": lambda reader: reader.within(queries(1), 20.0),
-    "certified": lambda reader: reader.search(queries(1), 5, shards=1, certified=True),  # the proof needs the others
+    "within": lambda reader: reader.within(queries(1), 20.0, limit=7, columns=["id"], where="id >= 50"),
+    "certified": lambda reader: reader.search(  # the proof needs the others
+        queries(1), 5, shards=1, certified=True, columns=["id"], where="id >= 50"
+    ),
 }
 
 
@@ -253,6 +255,8 @@ def test_a_damaged_shard_is_noticed_when_it_is_needed_and_another_version_serves
         expected = SEARCHES[how](exact)
         if how != "search":
             assert result.rows.sort_by("distance")["id"].equals(expected.rows.sort_by("distance")["id"])
+            assert result.rows.column_names == ["query", "rank", "distance", "id"]
+        assert (result.profile.certificate is not None) == (how == "certified")
         with pytest.raises(IndexUnavailableError, match="has no version"):
             strict.search(queries(1), 5)
     finally:
