@@ -39,6 +39,7 @@ from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.sql.errors import UnknownTableError
 from icepuffin.ops.storage.local_storage import to_path
+from icepuffin.ops.table.blob_kind import SCRATCH_TABLES
 from icepuffin.ops.table.format_versions import UnsupportedFormatError
 from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.orchestration.engines import catalogs_of
@@ -318,6 +319,7 @@ def test_small_tables_are_built_in_process() -> None:
     runner = engine.runner(999)
     assert isinstance(runner, LocalRunner)
     assert runner.task_threads == 3
+    assert [engine.uses_spark(rows) for rows in (999, 1000)] == [False, True]
     assert Engine(spark_conf={}, threads=1, driver_only_rows=0).uses_spark(10**12) is False
     assert "local[2]" in repr(engine)
 
@@ -412,3 +414,39 @@ def test_the_memory_of_a_jvm_is_its_heap_and_a_tenth_of_that_or_384_mebibytes(me
     )
     assert engine.jvm_mb == mebibytes
     assert Engine(spark_conf={}, threads=1, driver_only_rows=0).jvm_mb == 0
+    remote = {"spark.remote": "sc://spark:15002", "spark.driver.memory": memory}
+    assert Engine(spark_conf=remote, threads=1, driver_only_rows=0).jvm_mb == 0
+
+
+@pytest.mark.parametrize(
+    ("master", "tasks"),
+    [
+        ("local", 1),
+        ("local[3]", 3),
+        ("local[3, 2]", 3),
+        ("local[*]", os.cpu_count()),
+        ("spark://here:7077", 0),
+        ("", 0),
+    ],
+)
+def test_tasks_run_beside_the_driver_where_the_master_is_local(master: str, tasks: int) -> None:
+    conf = {"spark.master": master}
+    assert Engine(spark_conf=conf, threads=1, driver_only_rows=0).local_tasks == tasks
+    conf["spark.remote"] = "sc://spark:15002"
+    assert Engine(spark_conf=conf, threads=1, driver_only_rows=0).local_tasks == 0
+
+
+def test_an_entry_stands_for_the_tables_of_its_namespace_but_for_scratch_tables() -> None:
+    assert [resources.is_pattern(f"db.t{letter}") for letter in "*?[x"] == [True, True, True, False]
+    trial = f"db.{SCRATCH_TABLES}1"
+    for table, entry, is_so in (
+        ("db.t1", "db.t1", True),
+        ("db.t1", "db.t[12]", True),
+        ("db.t1", "db.T*", False),
+        ("a.db.t1", "a.db.*", True),
+        ("a.db.t1", "a.*", False),
+        ("a.db.t1", "db.*", False),
+        (trial, "db.*", False),
+        (trial, trial, True),
+    ):
+        assert resources.is_named_by(table, entry) is is_so, (table, entry)

@@ -465,13 +465,13 @@ def test_a_file_that_others_could_have_written_is_not_mapped(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-@pytest.mark.parametrize("inside", ["folder", "file"])
+@pytest.mark.parametrize("inside", ["cache", "folder", "file"])
 def test_what_somebody_else_owns_is_not_mapped(tmp_path: Path, inside: str) -> None:
     key = stored(tmp_path, SHARD)
     kept_by(cache_in(tmp_path), key)
     (tmp_path / "shard").unlink()
     (file,) = files_of(tmp_path)
-    os.chown(file if inside == "file" else file.parent, 65_534, 65_534)
+    os.chown({"file": file, "folder": file.parent, "cache": file.parents[1]}[inside], 65_534, 65_534)
     with pytest.raises(ObjectMissingError):
         cache_in(tmp_path).shard(key, STORAGE)
 
@@ -534,6 +534,12 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE", str(tmp_path))
     monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_DISK_MB", "5")
     assert CacheSettings.from_environment() == CacheSettings(tmp_path, 5 << 20)
+    others = {"MEMORY_MB": "6", "TAIL_MB": "7", "ROWS_MB": "8", "LAYOUT": "", "PREFETCH": "never"}
+    with monkeypatch.context() as patch:
+        for name, value in others.items():
+            patch.setenv(f"ICEPUFFIN_SHARD_CACHE_{name}", value)
+        every = CacheSettings(tmp_path, 5 << 20, 6 << 20, "auto", 7 << 20, 8 << 20, "never")
+        assert CacheSettings.from_environment() == every
     monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE", "off")
     assert CacheSettings.from_environment() == CacheSettings.off()
     monkeypatch.delenv("ICEPUFFIN_SHARD_CACHE")
