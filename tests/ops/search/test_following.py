@@ -167,6 +167,20 @@ def test_a_search_is_that_of_the_reader_whatever_is_asked_for(table_factory: Cal
         assert counts == [2, 3]
 
 
+def test_an_exact_reader_follows_its_branch_and_knows_what_its_bytes_are(table_factory: Callable[..., Table]) -> None:
+    vectors = np.arange(260, dtype=np.uint8).reshape(20, 13)
+    table, kind = table_of(table_factory, vectors)
+    table.manage_snapshots().create_branch(table.metadata.current_snapshot_id or 0, "audit").commit()
+    exact = open_exact(table.refresh(), "embedding", "l2", element_type="u8", snapshot="audit", storage=STORAGE)
+    with exact.follow(interval=1e6) as following:
+        table.append(rows_of(vectors[:3], 20, kind))
+        assert not following.update(), "those are rows of main"
+        table.append(rows_of(vectors[:2], 23, kind), branch="audit")
+        assert following.update()
+        assert following.reader.row_count == 22
+        assert following.search(vectors[0], 3).rows["distance"].to_pylist()[:2] == [0.0, 0.0]
+
+
 def test_the_last_kinds_of_searches_are_repeated_while_there_is_time(
     table: Table,
     following: FollowingReader[IndexReader],

@@ -20,7 +20,15 @@ from icepuffin.ops.filters.matches import Matches
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.versions.version_reader import OpenVersion
 from icepuffin.ops.model import ShardId
-from icepuffin.ops.search import Coverage, IndexReader, IndexUnavailableError, SearchResult, open_index, opening
+from icepuffin.ops.search import (
+    Coverage,
+    IndexReader,
+    IndexUnavailableError,
+    SearchResult,
+    open_exact,
+    open_index,
+    opening,
+)
 from icepuffin.ops.search.indexed import loaded_version
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion, ShardsOnDemand
 from icepuffin.ops.shards.masked_shards import MaskedShard
@@ -229,11 +237,12 @@ def damage(reader: IndexReader) -> int:
     return shard.offset
 
 
+CONDITION = "section = 'section 2'"
 SEARCHES: dict[str, Callable[[IndexReader], SearchResult]] = {
     "search": lambda reader: reader.search(queries(4), 5),
-    "within": lambda reader: reader.within(queries(1), 20.0, limit=7, columns=["id"], where="id >= 50"),
+    "within": lambda reader: reader.within(queries(1), 99.0, limit=7, columns=["id"], where=CONDITION),
     "certified": lambda reader: reader.search(  # the proof needs the others
-        queries(1), 5, shards=1, certified=True, columns=["id"], where="id >= 50"
+        queries(1), 5, shards=1, certified=True, columns=["id"], where=CONDITION
     ),
 }
 
@@ -251,8 +260,7 @@ def test_a_damaged_shard_is_noticed_when_it_is_needed_and_another_version_serves
         result = SEARCHES[how](reader)
         assert result.coverage is Coverage.NEAREST_VERSION_AND_TAIL
         assert any("cannot be read" in warning for warning in result.warnings)
-        exact = opened(table, stale="exact")
-        expected = SEARCHES[how](exact)
+        expected = SEARCHES[how](open_exact(table, "embedding", SHARDED.metric, storage=STORAGE))
         if how != "search":
             assert result.rows.sort_by("distance")["id"].equals(expected.rows.sort_by("distance")["id"])
             assert result.rows.column_names == ["query", "rank", "distance", "id"]
