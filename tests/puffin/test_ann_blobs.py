@@ -1,3 +1,4 @@
+import gc
 import random
 import struct
 import zlib
@@ -25,7 +26,14 @@ from icepuffin.puffin.blobs import (
 from icepuffin.puffin.blobs.shard_blob import Shard, ShardReader
 from icepuffin.puffin.blobs.shard_header import MAX_SECTIONS, Section
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, EarlierFormatError, LaterFormatError, PuffinError
-from icepuffin.puffin.varint import check_adjacency, decode_adjacency, decode_signed, encode_adjacency, encode_signed
+from icepuffin.puffin.varint import (
+    check_adjacency,
+    decode_adjacency,
+    decode_signed,
+    encode_adjacency,
+    encode_signed,
+    load_decoders,
+)
 from tests.puffin import samples
 
 
@@ -380,6 +388,7 @@ def test_a_shard_cannot_declare_more_nodes_than_it_has_bytes_for() -> None:
         ([2, 1, 0, 0, 0], [0, 3, 4, 5]),  # twice the same
         ([9, 0, 0], [0, 1, 2, 3]),  # more than the largest degree
         ([0, 0, 0], [0, 2, 1, 3]),  # offsets go back
+        ([0, 0, 0, 0], [1, 2, 3, 4]),  # bytes before the first list
         ([0, 0, 0], [0, 1, 2, 9]),  # offsets leave the lists
         ([0, 0, 0x80], [0, 1, 2, 3]),  # a varint without end
         ([1, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], [0, 7, 8, 9]),  # a varint too long
@@ -390,6 +399,17 @@ def test_malformed_adjacency_is_refused(lists: list[int], offsets: list[int]) ->
     for read in (decode_adjacency, check_adjacency):
         with pytest.raises(BadBlobError, match="adjacency"):
             read(np.array(lists, np.uint8), np.array(offsets, np.uint64), 4)
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_the_garbage_collector_is_as_it_was_once_decoders_are_loaded(*, collecting: bool) -> None:
+    (gc.enable if collecting else gc.disable)()
+    load_decoders.cache_clear()
+    try:
+        load_decoders()
+        assert gc.isenabled() == collecting
+    finally:
+        gc.enable()
 
 
 @settings(max_examples=150, deadline=None)

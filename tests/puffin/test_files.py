@@ -29,6 +29,7 @@ from icepuffin.puffin.errors import (
     TruncatedFileError,
     UnknownFlagsError,
 )
+from icepuffin.puffin.puffin_reader import TAIL_READ
 from icepuffin.puffin.types import BlobType
 from tests.conformance import reader as conformance
 
@@ -206,13 +207,15 @@ def test_random_bytes_between_the_magics_give_typed_errors_only() -> None:
         (with_footer(b"[]"), BadFooterError, "list of blobs"),
         (with_footer(b'{"blobs":{}}'), BadFooterError, "list of blobs"),
         (with_footer(b'{"blobs":[],"blobs":[]}'), BadFooterError, "repeats"),
-        (with_footer(b'{"blobs":[],"properties":{"a":1}}'), BadFooterError, "strings"),
+        (with_footer(b'{"blobs":[],"properties":{"a":1}}'), BadFooterError, "footer: 'properties' is not .* strings"),
         (with_footer(b'{"blobs":[NaN]}'), BadFooterError, "NaN"),
         (with_footer(b'{"blobs":[' + b"9" * 5000 + b"]}"), BadFooterError, "JSON"),
         (with_footer(b'{"blobs":[1]}'), BadFooterError, "blob 0"),
         (with_footer(blob_json(type=3)), BadFooterError, "'type'"),
         (with_footer(blob_json(type="")), BadFooterError, "'type'"),
         (with_footer(blob_json(type="\ud800")), BadFooterError, "surrogate"),
+        (with_footer(blob_json(properties={"\ud800": ""})), BadFooterError, "surrogate"),
+        (with_footer(blob_json(properties={"k": "\ud800"})), BadFooterError, "surrogate"),
         (with_footer(blob_json(fields="1")), BadFooterError, "'fields'"),
         (with_footer(blob_json(fields=[2**31])), BadFooterError, "'fields'"),
         (with_footer(blob_json(offset=True)), BadFooterError, "'offset'"),
@@ -245,7 +248,7 @@ def test_declared_sizes_are_trusted_only_up_to_the_limit() -> None:
     for codec, data in (("zstd", bomb), ("lz4", lz4.frame.compress(bytes(1 << 24), store_size=True))):
         body = b"PFA1" + data
         file = with_footer(blob_json(length=len(data), **{"compression-codec": codec}), body=body)
-        with pytest.raises(BadCompressionError, match="over the limit of 1,048,576"):
+        with pytest.raises(BadCompressionError, match=r"blob x at 4: declares 16,777,216 bytes, over .* 1,048,576"):
             read_all(file)
 
 
@@ -290,6 +293,8 @@ def test_a_frame_ends_where_its_bytes_end(codec: str, more: bytes) -> None:
 
 
 def test_a_blob_over_the_limit_is_refused_before_it_is_read() -> None:
+    largest = PuffinReader(BytesSource(written(bytes(100))), max_blob_bytes=100)
+    assert largest.read_blob(largest.footer.blobs[0]) == bytes(100)
     reader = PuffinReader(BytesSource(written(bytes(100))), max_blob_bytes=99)
     with pytest.raises(BlobTooLargeError, match="100 bytes"):
         reader.read_blob(reader.footer.blobs[0])
@@ -334,7 +339,8 @@ def test_a_public_footer_hides_the_blobs_from_others_and_from_nobody_here() -> N
     (shown,) = public["blobs"]
     assert (shown["type"], shown["fields"], shown["properties"]) == (BlobType.THETA, [3], {"ndv": "17"})
     assert (shown["snapshot-id"], shown["sequence-number"], shown["length"]) == (8, 9, 0)
-    own = int(public["properties"]["icepuffin.own-bytes"])
+    own = int(public["properties"].pop("icepuffin.own-bytes"))
+    assert public["properties"] == {"created-by": "test"}
     assert own == len(data) - info.footer_size
     for part in (data, data[:own]):
         reader = PuffinReader(BytesSource(part))
@@ -345,13 +351,24 @@ def test_a_public_footer_hides_the_blobs_from_others_and_from_nobody_here() -> N
     layout = plan_puffin([planned], {"created-by": "test"}, [count])
     assert layout.gaps[0] + bytes(100_000) + layout.tail == data
     assert (layout.file_size, layout.footer_size) == (info.file_size, info.footer_size)
-    for text in (str(own + 1), "-1", "", "x", "9" * 30):
+    for text in (str(own + 1), "-1", "", "x", "9" * 30, "\u0664\u0664"):
         payload = json.dumps({"blobs": [], "properties": {"icepuffin.own-bytes": text}}).encode()
         footer = b"PFA1" + payload + len(payload).to_bytes(4, "little") + bytes(4) + b"PFA1"
         with pytest.raises(BadFooterError, match=rf"the public footer at {own} names a file of '{text[:20]}"):
             _ = PuffinReader(BytesSource(data[:own] + footer)).footer
         with pytest.raises(conformance.RefusedError):
             conformance.puffin(data[:own] + footer)
+
+
+def test_the_own_footer_is_read_before_a_public_one_that_is_longer_than_the_tail() -> None:
+    counts = [DistinctCount(field_id=number, snapshot_id=8, sequence_number=9, ndv=17) for number in range(800)]
+    sink = io.BytesIO()
+    writer = PuffinWriter(sink)
+    blob = writer.add_blob("x", fields=[1], snapshot_id=1, sequence_number=2, data=b"abc")
+    assert writer.finish(counts=counts).footer_size > TAIL_READ
+    reader = PuffinReader(BytesSource(sink.getvalue()))
+    assert reader.footer.blobs == (blob,)
+    assert reader.read_blob(blob) == b"abc"
 
 
 def test_a_finished_file_takes_nothing_more() -> None:

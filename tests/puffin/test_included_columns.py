@@ -107,6 +107,39 @@ def test_an_entry_that_is_not_possible_is_refused(change: dict[str, object]) -> 
         included_columns_blob.decode(included_columns_blob.encode(included_columns_blob.IncludedBlob(5, (entry,))))
 
 
+@pytest.mark.parametrize("name", ["block_rows", "width", "pack", "offset", "length", "checksum"])
+def test_an_entry_of_values_that_are_left_out_has_no_place(name: str) -> None:
+    entry = replace(samples.included().entries[1], **{name: 1})
+    with pytest.raises(BadBlobError, match="entry 0 is not possible"):
+        included_columns_blob.decode(included_columns_blob.encode(included_columns_blob.IncludedBlob(5, (entry,))))
+
+
+def test_a_block_has_a_byte_at_least() -> None:
+    entry = samples.included().entries[0]
+    for length in (entry.index_length + entry.blocks, entry.index_length + entry.blocks - 1):
+        data = included_columns_blob.encode(included_columns_blob.IncludedBlob(5, (replace(entry, length=length),)))
+        if length == entry.index_length + entry.blocks:
+            assert included_columns_blob.decode(data).entries[0].length == length
+        else:
+            with pytest.raises(BadBlobError, match="entry 0 is not possible"):
+                included_columns_blob.decode(data)
+
+
+def test_bytes_of_values_are_counted_by_the_pack_that_they_lie_in() -> None:
+    own, left_out, packed = samples.included().entries
+    blob = included_columns_blob.IncludedBlob(5, (packed, own, left_out, replace(packed, slot=4)))
+    assert blob.bytes_by_pack == {0: own.length, 2: 2 * packed.length}
+    assert included_columns_blob.IncludedBlob(5, (left_out,)).bytes_by_pack == {}
+
+
+def test_memory_of_blocks_and_of_their_index_is_that_of_all_arrays() -> None:
+    """By it readers keep to their budget."""
+    entry, values = samples.included_values(["a", None, "bbb"], 2)
+    assert block_at(entry, values, 0).nbytes == 2 + len("a") + 4 * 3
+    assert ValueBlock(np.ones(3, np.bool_), bytes(24), None).nbytes == 3 + 24
+    assert block_index(entry, values[len(values) - entry.index_length :]).nbytes == 2 * (8 + 4 + 4 + 4)
+
+
 def test_a_slot_that_comes_twice_is_refused() -> None:
     entry = samples.included().entries[0]
     with pytest.raises(BadBlobError, match="entry 1 is not possible"):

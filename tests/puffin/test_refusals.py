@@ -208,6 +208,8 @@ def test_deletion_vectors_that_cannot_be_are_refused(case: Case) -> None:
 
 def test_a_deletion_vector_takes_the_largest_position_and_as_many_as_are_allowed() -> None:
     assert deletion_vector_blob.decode(deletion_vector_blob.encode(np.array([0, LAST]))).tolist() == [0, LAST]
+    every = np.arange(65_536) << 16  # one value in each container of a bitmap
+    assert np.array_equal(deletion_vector_blob.decode(deletion_vector_blob.encode(every)), every)
     two = deletion_vector_blob.encode(np.array([1, 2, 3, 2**32, 2**32 + 1]))
     assert len(deletion_vector_blob.decode(two, max_positions=5)) == 5
     assert_refused((partial(deletion_vector_blob.decode, two, max_positions=4), "2 values, over the limit of 1"))
