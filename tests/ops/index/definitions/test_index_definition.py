@@ -1,6 +1,7 @@
 """Index parameters have one list of names, defaults and limits, wherever they are set."""
 
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,8 @@ from icepuffin.ops.index import DefinitionError, IndexDefinition
 from icepuffin.ops.index.definitions.index_definition import (
     INDEX_PARAMETERS,
     IndexParameter,
+    LaterDefinitionError,
+    find_name_clash,
     from_properties,
     validate_name,
 )
@@ -113,8 +116,80 @@ def test_parameters_of_graphs_mean_nothing_without_graphs(parameter: str, value:
     IndexDefinition(name="e", column="v", method="centroid", target_recall=0.5, seed=3).require_meaning()
 
 
-def test_graphs_do_not_depend_on_filters() -> None:
-    assert replace(INDEX, filters=("a",), filter_ids=(3,)).graph_identity() == INDEX.graph_identity()
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"filters": ("a",), "filter_ids": (3,)}, {"include": ("a",), "include_ids": (3,)}),
+        *({"name": "f"}, {"column": "w"}, {"target_recall": 0.5}, {"rebuild_ratio": 0.5}, {"max_deltas": 0}),
+        *({"delta_share": 0.5}, {"build_anew_rows": 5}, {"blob_names": "community"}),
+    ],
+    ids=str,
+)
+def test_graphs_do_not_depend_on_names_other_columns_and_upkeep(change: dict[str, Any]) -> None:
+    """Else an index could not take over what is changed with `replace`."""
+    assert replace(INDEX, **change).graph_identity() == INDEX.graph_identity()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_degree": None}, "max_degree is None; it takes 4 to 512"),
+        ({"max_deltas": True}, "max_deltas is True; it takes 0 to 64"),
+        ({"alpha": True}, "alpha is True"),
+        ({"metric": "hamming"}, "metric hamming counts bits that differ, so it needs element_type bit, not column"),
+        ({"element_type": "bit", "vectors": "rq4"}, "rq4 has more bits per dimension than elements of one bit"),
+        ({"method": "centroid", "metric": "ip"}, "method centroid rules out files by the triangle inequality"),
+    ],
+    ids=str,
+)
+def test_parameters_that_cannot_be_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(DefinitionError, match=f"index e: {message}"):
+        replace(INDEX, **change)
+
+
+def test_bits_of_codes_are_those_that_shards_have() -> None:
+    coded = replace(INDEX, vectors="rq5", cells="sq4")
+    assert (coded.code_bits, coded.cell_bits, replace(coded, cells="sq8").cell_bits) == (5, 4, 8)
+    without_graphs = replace(coded, method="centroid")  # as somebody may have set it in the table's properties
+    assert (without_graphs.code_bits, without_graphs.cell_bits) == (0, 0)
+    holding = [value for value in INDEX_PARAMETERS["vectors"].choices if replace(INDEX, vectors=value).holds_vectors]
+    assert holding == ["f16", "f32"]
+
+
+def test_graphs_are_built_with_the_parameters_of_the_definition() -> None:
+    params = replace(INDEX, max_degree=8, search_list=20, alpha=1.5, seed=7).params
+    assert (params.max_degree, params.search_list, params.alpha, params.seed) == (8, 20, 1.5, 7)
+
+
+def test_the_parameters_that_have_a_value_are_shown() -> None:
+    shown = replace(INDEX, include=("a", "b"), filter_ids=()).fields()
+    assert shown["include"] == "a, b"
+    assert shown.keys().isdisjoint({"filters", "filter_ids", "include_ids", "shards"})
+
+
+def test_definitions_are_read_by_name_and_words_in_any_case() -> None:
+    others = {f"ann.index.d.{key}": value for key, value in (("column", "w"), ("vectors", "RQ4"), ("metric", "L2"))}
+    first, second = from_properties(replace(INDEX, include=("a",), include_ids=(9,)).to_properties() | others)
+    assert (first.name, first.vectors, first.metric) == ("d", "rq4", "l2")
+    assert (second.name, second.include, second.include_ids) == ("e", ("a",), (9,))
+
+
+def test_a_definition_of_a_later_release_is_told_from_a_broken_one() -> None:
+    with pytest.raises(LaterDefinitionError, match="a later one wrote it, with depth, width"):
+        IndexDefinition.from_json('{"name": "e", "column": "v", "width": 1, "depth": 2}')
+
+
+@pytest.mark.parametrize(
+    ("names", "clash"),
+    [
+        (("a.b", "a_b"), ("a.b", "a_b")),
+        (("e", "e_freshness"), ("e", "e_freshness")),
+        (("e.live_recall", "e"), ("e.live_recall", "e")),
+        (("e", "f", "e_fresh"), None),
+    ],
+)
+def test_names_that_are_one_in_dagster_are_found(names: tuple[str, ...], clash: tuple[str, str] | None) -> None:
+    assert find_name_clash(names) == clash
 
 
 @pytest.mark.parametrize(
@@ -138,6 +213,7 @@ def test_an_index_without_a_column_is_named() -> None:
 
 
 def test_as_many_ids_as_columns_are_needed() -> None:
+    assert replace(INDEX, filter_ids=()).filter_ids is None, "as without any"
     with pytest.raises(DefinitionError, match=r"index e: filter_ids has 1 ids for \('a', 'b'\)"):
         replace(INDEX, filters=("a", "b"), filter_ids=(3,))
     with pytest.raises(DefinitionError, match=r"index e: include_ids has 2 ids for \('a',\)"):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,6 +64,22 @@ def test_a_record_with_a_text_that_cannot_be_written_is_none() -> None:
         TuningRecord.from_json(document)
 
 
+@pytest.mark.parametrize("change", [{"queries": None}, {"queries": 1e400}, {"identity": 7}, {"points": 7}], ids=str)
+def test_a_record_of_other_things_than_it_is_to_have_is_none(change: dict[str, Any]) -> None:
+    document = TuningRecord((), 500, SnapshotId(7), SnapshotId(6), 0, {}).document()
+    with pytest.raises(TuningError, match="it is no record of tuning"):
+        TuningRecord.from_json(json.dumps({**document, **change}).replace("Infinity", "1e400"))
+    del document[next(iter(change))]
+    with pytest.raises(TuningError, match="it is no record of tuning"):
+        TuningRecord.from_json(json.dumps(document))
+
+
+def test_a_record_of_another_format_names_both() -> None:
+    document = TuningRecord((), 500, SnapshotId(7), SnapshotId(6), 0, {}).document()
+    with pytest.raises(TuningError, match="it has format 2, and this release reads 1"):
+        TuningRecord.from_json(json.dumps({**document, "format": 2}))
+
+
 def test_a_record_is_as_short_as_its_numbers_are_known() -> None:
     """Recalls of a thousand queries for a hundred rows have five decimals; properties are written with each commit."""
     point = MeasuredPoint(10, 40, 1, math.inf, 0.123456789, 0.0123456789, 1234.5678, 7.5)
@@ -71,8 +88,8 @@ def test_a_record_is_as_short_as_its_numbers_are_known() -> None:
     assert " " not in record.to_json()
     assert record.as_kept() == TuningRecord.from_json(record.to_json()) != record
     assert record.as_kept().points == (MeasuredPoint(10, 40, 1, math.inf, 0.12346, 0.01235, 1234.6, 7.5),)
-    assert record.origin == (
-        "500 queries that `icepuffin tune` measured with index version 7 of snapshot 6 on 2026-11-26"
+    assert replace(record, queries=1_500).origin == (
+        "1,500 queries that `icepuffin tune` measured with index version 7 of snapshot 6 on 2026-11-26"
     )
 
 
@@ -89,6 +106,9 @@ def test_a_record_holds_for_a_version_with_more_deltas_and_not_with_other_shards
     assert changes_of(identity, identity_of(opened(0, 0, 1, distance=1.04))) == ""
     assert changes_of(identity, identity_of(opened(0, 1, 2))) == "routed_shards was 2 and is 3"
     assert changes_of(identity, identity_of(opened(0, 1, 1, codebook=1))).startswith("codebook was ")
+    later = opened(0, 1, 1)
+    later.routing.codebook[2] = 1
+    assert changes_of(identity, identity_of(later)).startswith("codebook was ")
     apart = identity_of(opened(0, 1, 1, distance=1.06))
     assert changes_of(identity, apart) == "codebook_apart was 0 and is 1"
     assert changes_of(apart, identity_of(opened(0, 1, 1, distance=1.2))) == "codebook_apart was 1 and is 3"

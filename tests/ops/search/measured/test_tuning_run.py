@@ -394,6 +394,7 @@ def test_tuning_of_another_definition_is_not_used_and_that_is_reported(own_table
     own_table.transaction().set_properties({PROPERTY: "{}"}).commit_transaction()
     (warning,) = open_index(own_table, changed, storage=STORAGE).search(queries(1), target_recall=0.9).warnings
     assert f"table property {PROPERTY} is not used: it is no record of tuning" in warning
+    assert "forget the record: icepuffin tune db.t e --forget" in warning
     kept = tune(own_table, MEASURED[:60], "e", targets=[0.9], storage=STORAGE).record.document()
     with pytest.raises(TuningError, match="it is no record of tuning"):
         TuningRecord.from_json(json.dumps({**kept, "timestamp-ms": 10**18}))
