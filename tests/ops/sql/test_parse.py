@@ -1,5 +1,6 @@
 from datetime import date, datetime
 
+import numpy as np
 import pytest
 from pyiceberg.expressions import (
     AlwaysFalse,
@@ -279,12 +280,50 @@ def test_statements_on_indexes() -> None:
         ("REFERSH INDEX i ON t", "no statement begins with 'REFERSH'. Statements are"),
         ("", "the statement is empty. Statements are SELECT"),
         ("SELECT id FROM t ORDER BY l2_distance(v, array(1)) LIMIT -1", "LIMIT -1: it is a number of rows"),
+        ("SELECT /* /* 1 */ 2 */ id FROM t /* 3", r"a comment has no end, \*/"),
+        (
+            "SELECT id FROM t ORDER BY l2_distance(v, :q) LIMIT 3",
+            "parameter :q has no value; values are given for: none",
+        ),
+        ("CREATE INDEX i ON t USING diskann (v) WITH (shards = 1, Shards = 2)", "Shards is given twice"),
+        ("CREATE INDEX i ON t USING diskann (v) WITH (build = no)", "it takes true or false"),
+        ("SHOW INDEXES ON `ns.t`", "a name with a dot in it cannot be written here; quote each part"),
         ("SELECT id FROM t ORDER BY l2_distance(v, array(1)) LIMIT 2147483648", "a number of rows, up to 2147483647$"),
     ],
 )
 def test_bad_statements_are_refused(text: str, message: str) -> None:
     with pytest.raises(SqlError, match=message):
         parse(text)
+
+
+def test_comments_within_comments_end_with_the_first_of_them() -> None:
+    assert parse("SHOW /* a /* b */ c */ INDEXES ON ns.t") == ShowIndexes("ns.t")
+
+
+@pytest.mark.parametrize("values", [[], [[1.0], 2]])
+def test_a_statement_gets_as_many_values_as_it_has_marks(values: list[object]) -> None:
+    with pytest.raises(SqlError, match=rf"the statement has 1 \?, and got {len(values)} values"):
+        parse("SELECT id FROM t ORDER BY l2_distance(v, ?) LIMIT 3", values)
+
+
+def test_the_most_rows_and_vectors_of_unsigned_numbers_are_taken() -> None:
+    found = parse("SELECT id FROM t ORDER BY l2_distance(v, ?) LIMIT 2147483647", [np.array([1, 255], np.uint8)])
+    assert isinstance(found, Nearest)
+    assert (found.limit, found.query) == (2**31 - 1, (1.0, 255.0))
+
+
+@pytest.mark.parametrize(
+    ("condition", "value", "why"),
+    [
+        ("at = TIMESTAMP_NTZ '2026-01-01 08:00:00Z'", None, "write it without a zone"),
+        ("id = :x", (1, 2), "which no column is compared with"),
+    ],
+)
+def test_a_value_that_no_column_is_compared_with_is_left_to_spark(condition: str, value: object, why: str) -> None:
+    text = f"SELECT id FROM t WHERE {condition} ORDER BY l2_distance(v, array(1)) LIMIT 3"
+    result = parse(text, {"x": value})
+    assert isinstance(result, SparkStatement)
+    assert why in result.why
 
 
 @pytest.mark.parametrize(
