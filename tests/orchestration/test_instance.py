@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from icepuffin.orchestration.instance import home_of
+from icepuffin.orchestration.instance import home_of, prepare_home
 from icepuffin.orchestration.settings import Settings
 
 FILE = Path("/etc/lake/icepuffin.toml")
@@ -51,3 +51,12 @@ def test_dagster_gets_an_absolute_path(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_without_either_it_lies_beside_the_settings() -> None:
     assert home_of(settings(), FILE) == Path("/etc/lake/dagster_home")
+
+
+def test_what_is_in_the_folder_stays_and_what_is_missing_is_written(tmp_path: Path) -> None:
+    home = prepare_home(tmp_path / "a" / "home")
+    (home / "dagster.yaml").write_text("# ours")
+    (home / "workspace.yaml").unlink()
+    prepare_home(home)
+    assert (home / "dagster.yaml").read_text() == "# ours"
+    assert "icepuffin.orchestration.definitions" in (home / "workspace.yaml").read_text()

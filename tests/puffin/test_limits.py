@@ -246,6 +246,13 @@ def test_vectors_make_room_for_the_lists_of_their_shard(monkeypatch: pytest.Monk
     monkeypatch.setattr(shard_header, "_ALWAYS_ALLOWED", room - 1)
     with pytest.raises(BlobTooLargeError):
         shard_blob.decode(data, vectors=vectors)
+    stored = sum(entry.stored_length for entry in read_header(BytesSource(data)).sections)
+    room = needed - 7 * (stored + vectors.nbytes)
+    monkeypatch.setattr(shard_header, "_ALWAYS_ALLOWED", room)
+    assert b"".join(shard_blob.encode(sample)) == data
+    monkeypatch.setattr(shard_header, "_ALWAYS_ALLOWED", room - 1)
+    with pytest.raises(BlobTooLargeError, match="takes more memory than readers give it"):
+        next(shard_blob.encode(sample))
 
 
 @pytest.mark.parametrize(

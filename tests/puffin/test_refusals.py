@@ -153,6 +153,7 @@ ROUTING = routing_blob.encode(samples.routing())
             (routing_with(partition_to_shard=np.array([0, 2, 0, 0], np.uint32)), "goes to shard 2, there are 2"),
             (routing_with(partition_to_shard=np.array([0, 9, 0, 0], np.uint32)), "goes to shard 9, there are 2"),
             (routing_with(codebook=np.full((4, 5), NAN, np.float32)), "the codebook is not finite"),
+            (with_first(live_rows=96), "shard 0 has 100 nodes, 96 live and 3 tombstones"),
             (with_first(live_rows=98), "shard 0 has 100 nodes, 98 live and 3 tombstones"),
             (with_first(tombstones=np.array([1, 50, 100])), "shard 0 has 100 nodes, 97 live and 3 tombstones"),
             (with_second(routing_blob.ShardEntry(0, 0, 0, 1.0, 99, bytes(32), np.empty(0, np.int64))), ""),
@@ -164,6 +165,7 @@ ROUTING = routing_blob.encode(samples.routing())
             (with_run(2, length=99), "shard 1 has runs whose vectors are not equally long"),
             (with_run(2, offset=83), "shard 1 has runs that overlap"),
             (with_run(1, offset=184), ""),
+            (with_run(1, pack=3), ""),
             (routing_with(files=(replace(FILE, live_rows=61),)), "file 0 has 61 live rows of 60"),
             (routing_with(files=(replace(FILE, present=2),)), "file 0 has 57 live rows of 60"),
         )
@@ -174,7 +176,7 @@ def test_routing_that_cannot_be_is_refused(case: Case) -> None:
     if case[1]:
         assert_refused(case)
     else:
-        case[0]()  # a shard without nodes, runs that touch
+        case[0]()  # a shard without nodes, runs that touch, or lie in several files
 
 
 def test_tombstones_are_no_more_than_an_eighth_of_the_bytes_of_their_files() -> None:
@@ -371,8 +373,8 @@ SAMPLE = samples.shard(pq_bits=0)
 SHARD = shard_bytes(SAMPLE)
 CODED_SAMPLE = samples.coded_shard(5)
 CODED = shard_bytes(CODED_SAMPLE)
-INFINITE, NO_CODEBOOK = samples.shard(vectors="f2", pq_bits=0), samples.shard()
-INFINITE.vectors[3, 2] = np.inf
+INFINITE, NO_CODEBOOK = samples.shard(1_100, vectors="f2", pq_bits=0), samples.shard()
+INFINITE.vectors[-1, 2] = np.inf
 NO_CODEBOOK.pq_codebook[1, 2, 0] = np.nan
 OFFSETS, LISTS, LOCATIONS, HASHES = (128 + 48 * number for number in range(4))
 """Bytes before the entry of each section"""
@@ -431,6 +433,16 @@ def number_of(place: int, layout: str = "<Q") -> int:
 )
 def test_shards_that_cannot_be_are_refused(case: Case) -> None:
     assert_refused(case)
+
+
+@pytest.mark.parametrize(
+    ("part", "place", "value"),
+    [("center", 1, np.inf), ("terms", (2, 1), np.nan), ("terms", (2, 0), -1.0), ("terms", (2, 3), -1.0)],
+)
+def test_rotated_codes_of_numbers_that_cannot_be_are_refused(part: str, place: Any, value: float) -> None:
+    sample = samples.coded_shard(5)
+    getattr(sample.codes, part)[place] = value
+    assert_refused((partial(shard_blob.decode, shard_bytes(sample)), "rotated codes are not finite, or negative"))
 
 
 INCLUDED = included_columns_blob.encode(samples.included())

@@ -34,6 +34,8 @@ def test_the_environment_has_one_of_the_choices(
     monkeypatch.setenv(variable, "small")
     with pytest.raises(ValueError, match=message):
         CacheSettings.from_environment()
+    with pytest.raises(ValueError, match=f"of the shard cache is 'small'; it takes {', '.join(choices)}"):
+        replace(CacheSettings(), **{name: "small"})
     for value in (*choices, ""):
         monkeypatch.setenv(variable, value)
         assert getattr(CacheSettings.from_environment(), name) == (value or choices[0])

@@ -60,6 +60,18 @@ def test_lasting_keys_are_identified_by_all_their_parts(monkeypatch: pytest.Monk
     assert ambient_identity() == ["a", "s", "t"]
 
 
+@pytest.mark.usefixtures("no_keys")
+def test_where_there_are_no_keys_nobody_is_identified() -> None:
+    assert ambient_identity() == []
+
+
+def test_a_folder_of_settings_is_no_file_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    location = "abfss://c@account.dfs.core.windows.net/a"
+    before = principal(location, StorageConfig())
+    monkeypatch.setenv("AZURE_CONFIG_DIR", str(tmp_path))
+    assert principal(location, StorageConfig()) != before
+
+
 def test_who_needs_no_keys_of_the_machine_is_not_identified_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys of the settings count, and who reads anonymously is the same user for everybody."""
     module = import_module("icepuffin.ops.storage.principal")

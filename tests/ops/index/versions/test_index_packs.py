@@ -37,7 +37,7 @@ from icepuffin.ops.index.planning.version_plan import plan_version
 from icepuffin.ops.index.verify import integrity
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions import index_packs
-from icepuffin.ops.index.versions.index_packs import pack_number, packs_to_share
+from icepuffin.ops.index.versions.index_packs import is_pack, pack_number, packs_to_share
 from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.model import ObjectRange, SnapshotId
 from icepuffin.ops.runs.maintenance import collect_table_garbage
@@ -105,6 +105,15 @@ def assert_right(table: Table) -> None:
     _, recall = answer_with_recall(table)
     assert recall >= 0.96
     assert check_integrity(RunContext(table, STORAGE), head_version(table)).faults == ()
+
+
+@pytest.mark.parametrize(("shared", "least"), [(0, 64 << 20), (128, 1), (1 << 30, 8 << 20), (1 << 40, 64 << 20)])
+def test_a_pack_is_worth_64_mib_or_a_share_of_what_is_in_packs_already(
+    monkeypatch: pytest.MonkeyPatch, shared: int, least: int
+) -> None:
+    monkeypatch.undo()  # the limit of this file's tables
+    assert is_pack(least, shared)
+    assert not is_pack(least - 1, shared)
 
 
 @pytest.mark.parametrize("table", ["1", "2"], indirect=True)
