@@ -14,6 +14,7 @@ from icepuffin.ops.index.planning.sizes import ADDRESS_BYTES, EDGE_BYTES, cell_r
 from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.versions.layout_fit import LayoutFit
 from icepuffin.ops.model import FileSlot, How, LiveFile, ShardId
+from icepuffin.ops.recall.shard_recall import shared_queries
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.delta_rows import PassedRows
 from icepuffin.ops.tasks.file_balls import BallSet
@@ -186,6 +187,7 @@ def shard_task(
         storage=context.run.storage,
         recorded=True,
         curve_queries=curve_queries(layout.shards),
+        shared_queries=shared_queries(layout.shards),
         routing_queries=layout.routing_queries,
         threads=context.run.runner.task_threads,
     )

@@ -9,9 +9,18 @@ from math import isfinite
 from icepuffin.ops.recall.curves import GATE_QUERIES, MEASURED_K
 
 DECIMALS = 6
-"""Of recall, as properties have it"""
+"""Decimals of recall in properties"""
 BY_DEFAULTS = 0, 0
 """In place of width and oversample: a search by default parameters"""
+
+
+SHARED_QUERIES_PER_WIDE_ONE = 8
+"""Queries for 10 rows per query for 100 rows, where all shards are searched for the same"""
+
+
+def shared_queries(shards: int) -> int:
+    """Queries for 10 rows that a build searches each of so many shards for. What its tasks return grows with both."""
+    return max(16, min(GATE_QUERIES, 16_384 // max(1, shards)))
 
 
 class RecallBasis(StrEnum):
@@ -100,6 +109,13 @@ class AcrossShards:
     def of_curve(self, k: int = MEASURED_K) -> dict[tuple[int, int], float]:
         """By width and oversample."""
         return {(width, oversample): share for width, oversample, measured_k, share in self.points if measured_k == k}
+
+    def told_by(self, queries: int, shards: int, k: int = MEASURED_K) -> int:
+        """Number of queries that tell recall@k: those of single shards, or where a search of all finds less, those that
+        all of them were searched for.
+        """
+        together = shared_queries(shards) // (1 if k == MEASURED_K else SHARED_QUERIES_PER_WIDE_ONE)
+        return min(queries, together) if self.share(k) < 1 else queries
 
     def text(self) -> str:
         """JSON, for a property of the routing blob; "" where there is no difference."""

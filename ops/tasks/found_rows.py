@@ -13,12 +13,9 @@ from icepuffin.ann_kernels.graphs.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.rows.bitmap import Bitmap
 from icepuffin.ops.recall.curves import MEASURED_K, WIDE_K
-from icepuffin.ops.recall.shard_recall import BY_DEFAULTS
+from icepuffin.ops.recall.shard_recall import BY_DEFAULTS, SHARED_QUERIES_PER_WIDE_ONE
 from icepuffin.ops.tasks.recall_gate import curve_settings, exact_of, held_out, search_by_defaults, searcher_for
 from icepuffin.puffin.blobs.shard_blob import Shard
-
-_WIDE_SHARE = 8
-"""Queries for 10 rows per query for 100 rows"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +53,7 @@ def find_rows(
         return ()
     searcher = searcher_for(shard, vectors, np.ones(len(vectors), np.bool_), searcher)
     metric = Metric.of_code(shard.metric)
-    by_k = {MEASURED_K: queries[:count], WIDE_K: queries[: -(-count // _WIDE_SHARE)]}
+    by_k = {MEASURED_K: queries[:count], WIDE_K: queries[: -(-count // SHARED_QUERIES_PER_WIDE_ONE)]}
     own = _equal_nodes(vectors, by_k[MEASURED_K])
     needed = np.intersect1d(own, searcher.landmarks)  # without them walks would go other ways
     own = np.setdiff1d(own, needed)

@@ -97,6 +97,8 @@ class ShardTask:
     """Whether a marker is written, so that a retry finds the result; else a retry does the work again"""
     curve_queries: int = CURVE_QUERIES
     """Queries of its recall curve"""
+    shared_queries: int = 0
+    """Number of the first `routing_queries` by which the recall of a search of all shards is measured"""
     routing_queries: npt.NDArray[np.float32] | None = None
     """f32[Q, D], prepared rows of the table that all shards of a build are searched for; None: this is none"""
     threads: int = 1
@@ -178,7 +180,7 @@ def _inputs(
     """Everything that the result depends on, whichever task staged it. `addresses`: those of the passed rows."""
     yield from (task.how, task.dims, task.metric.code, repr(task.params), task.vectors, task.cell_bits)
     yield task.pq_codebook
-    yield from (task.is_delta, task.target_recall, task.curve_queries, task.routing_queries)
+    yield from (task.is_delta, task.target_recall, task.curve_queries, task.shared_queries, task.routing_queries)
     yield from (incoming.slots, incoming.positions, incoming.hashes)
     for passed, rows in zip(task.passed, addresses, strict=True):
         yield from (repr(passed.runs), rows.slots, rows.positions, rows.hashes)
@@ -337,9 +339,7 @@ def _write(task: ShardTask, storage: Storage, measured: _MeasuredShard, inserted
     if task.routing_queries is not None:
         searched = measured.shard, measured.vectors, task.routing_queries
         routing = measure_distances(*searched, threads=task.threads, searcher=measured.searcher)
-        found = find_rows(
-            *searched, count=-(-task.curve_queries // 2), threads=task.threads, searcher=measured.searcher
-        )
+        found = find_rows(*searched, count=task.shared_queries, threads=task.threads, searcher=measured.searcher)
     measured = replace(measured, searcher=None)  # what follows needs the room
     if task.cell_bits:
         cells = make_cells(

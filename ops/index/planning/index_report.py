@@ -119,7 +119,8 @@ class VersionRecall:
     """What the recall of a version is made of."""
 
     queries: int = 0
-    """Queries for recall@10, over all shards; those of earlier runs are counted."""
+    """Queries for recall@10, over all shards; those of earlier runs are counted. Where a search of all shards finds
+    less, those that all of them were searched for."""
     wide: float | None = None
     """recall@100, of the shards of which it was measured; None where there are none."""
     wide_queries: int = 0
@@ -139,12 +140,12 @@ class VersionRecall:
         for shard, live_rows in measured:
             rows[shard.basis] += live_rows
         return cls(
-            queries=sum(shard.queries for shard, _ in measured),
+            queries=across.told_by(sum(shard.queries for shard, _ in measured), len(measured)),
             wide=mean_recall(
                 ((shard.wide_recall, live_rows) for shard, live_rows in measured if shard.wide_queries),
                 across.share(WIDE_K),
             ),
-            wide_queries=sum(shard.wide_queries for shard, _ in measured),
+            wide_queries=across.told_by(sum(shard.wide_queries for shard, _ in measured), len(measured), WIDE_K),
             rows_here=rows[RecallBasis.HERE],
             rows_unchanged=rows[RecallBasis.UNCHANGED],
             rows_outdated=rows[RecallBasis.OUTDATED],

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from icepuffin.ops.index.planning.index_report import VersionRecall
-from icepuffin.ops.recall.shard_recall import AcrossShards, RecallBasis, ShardRecall, mean_recall
+from icepuffin.ops.recall.shard_recall import AcrossShards, RecallBasis, ShardRecall, mean_recall, shared_queries
 
 
 def parsed(text: str) -> ShardRecall:
@@ -68,6 +68,10 @@ def test_the_recall_of_a_version_says_of_how_many_rows_it_is_that_of_today() -> 
         "20% of the rows in shards not measured since they lost rows"
     )
     assert VersionRecall.from_shards([(unchanged, 100)], AcrossShards()).wide is None
+    by_few = VersionRecall.from_shards([(here, 100), (here, 100)], AcrossShards(((0, 0, 10, 0.9), (0, 0, 100, 0.9))))
+    assert (by_few.queries, by_few.wide_queries, by_few.wide) == (64, 8, pytest.approx(0.8 * 0.9))
+    by_fewer = VersionRecall.from_shards([(here, 100)] * 600, AcrossShards(((0, 0, 10, 0.9),)))
+    assert (by_fewer.queries, by_fewer.wide_queries) == (27, 600 * 16)
     assert VersionRecall.from_shards([], AcrossShards()).summary == ""
 
 
@@ -85,3 +89,7 @@ def test_what_searches_of_all_shards_find_is_read_as_it_was_written() -> None:
 )
 def test_without_readable_shares_a_search_finds_what_its_shards_find(text: str) -> None:
     assert AcrossShards.parse(text) == AcrossShards()
+
+
+def test_each_of_many_shards_is_searched_for_fewer_shared_queries() -> None:
+    assert [shared_queries(shards) for shards in (1, 2, 256, 512, 1_024, 60_000)] == [64, 64, 64, 32, 16, 16]
