@@ -198,6 +198,27 @@ def test_attributes_of_the_yaml_reach_the_settings(project: Path) -> None:
     assert dg.AssetKey(["warehouse", "docs", "theta_sketches"]) not in graph.get_all_asset_keys()
 
 
+def test_each_attribute_reaches_the_settings() -> None:
+    component = icepuffin.IcepuffinTableComponent(
+        catalog={"name": "lake", "uri": "here"},
+        table="search.docs",
+        indexes={"e": {"column": "v"}},
+        snapshots="newest",
+        sensor_running=True,
+        statistics={"ndv": ["id"]},
+        settings={"runs_ahead": 2},
+        spark={"in_process_mb": 5},
+        threads=3,
+        retention={"garbage_grace_hours": 7.5, "dry_run": True},
+    )
+    (table,) = component.table_settings.tables.values()
+    assert (table.catalog, table.name, table.snapshots, table.sensor_running) == ("lake", "search.docs", "newest", True)
+    assert (table.runs_ahead, [*table.indexes], table.statistics.ndv) == (2, ["e"], ("id",))
+    settings = component.table_settings
+    assert (settings.threads, settings.spark.in_process_mb) == (3, 5)
+    assert (settings.retention.garbage_grace_hours, settings.retention.dry_run) == (7.5, True)
+
+
 def test_a_wrong_attribute_is_named_without_its_value(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = project / "src" / "search_project" / "defs" / "docs" / "defs.yaml"
     text = file.read_text(encoding="utf-8")
@@ -335,6 +356,10 @@ def test_state_on_disk_is_refreshed_by_dagster_and_stays_where_the_catalog_is_aw
     monkeypatch.setattr(Catalogs, "matching", lambda *_: (_ for _ in ()).throw(IcepuffinError("away")))
     with pytest.raises(IcepuffinError, match=r"the state of icepuffin\[lake/search\.\*\] is not refreshed: away"):
         component.write_state_to_path(state)
+    monkeypatch.setattr(Catalogs, "poll", lambda *_: (_ for _ in ()).throw(IcepuffinError("away, too")))
+    one = icepuffin.IcepuffinTableComponent.from_attributes_dict(attributes={**attributes(), **versioned})
+    with pytest.raises(IcepuffinError, match=r"\[lake/search\.docs\] is not refreshed: away, too"):
+        one.write_state_to_path(state)
     definitions = component.build_defs_from_state(dg.ComponentTree.for_test().load_context, state)
     assert dg.AssetKey(["lake", "search", "docs"]) in definitions.resolve_asset_graph().get_all_asset_keys()
     assert "search.docs" in state.read_text(encoding="utf-8")
