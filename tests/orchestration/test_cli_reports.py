@@ -16,6 +16,7 @@ from icepuffin.ops.index import DefinitionError, IndexDefinition
 from icepuffin.ops.index.planning.index_report import Estimate, GcReport, IndexReport, ShardEstimate, VersionRecall
 from icepuffin.ops.index.upkeep.freshness import FreshnessLag
 from icepuffin.ops.index.upkeep.retention_plan import ExpiredVersion
+from icepuffin.ops.index.versions.tuning_record import TuningRecord
 from icepuffin.ops.model import MIB, Action, How, ShardId, SnapshotId
 from icepuffin.ops.recall.curves import Width
 from icepuffin.ops.recall.measured_points import MeasuredPoint
@@ -255,6 +256,24 @@ def test_a_measured_point_of_every_shard_has_no_slack_in_json() -> None:
     assert document["interval"] == [pytest.approx(0.88), pytest.approx(0.92)]
     assert tune._point(replace(point, probe_slack=0.25))["probe_slack"] == 0.25
     assert tuning_run._cells(point) == (40, "1.5", "3,000", "0.9000")
+
+
+def test_a_tuning_is_told_with_what_was_measured_and_what_is_to_be_known() -> None:
+    before = MeasuredPoint(10, 40, 2, math.inf, 0.9, 0.02, 3_000.0, 1.5)
+    record = TuningRecord((before,), 1_000, SnapshotId(9), SnapshotId(1), 0, {})
+    target = tuning_run.TunedTarget(10, 0.95, before, replace(before, search_list=80, recall=0.99))
+    report = tuning_run.TuningReport("db.t", "e", record, (before,), (target,), 2_500, False, ("few queries",))
+    document = tune._document(report)
+    assert (document["table"], document["index"], document["kept"], document["warnings"]) == (
+        "db.t", "e", False, ["few queries"],
+    )  # fmt: skip
+    assert (document["queries"], document["offered_queries"]) == (1_000, 2_500)
+    assert (document["index_snapshot_id"], document["base_snapshot_id"]) == ("9", "1")
+    (chosen,) = document["targets"]  # type: ignore[misc]
+    assert (chosen["by_curves"]["search_list"], chosen["tuned"]["search_list"], chosen["reached"]) == (40, 80, True)
+    shown = printed(tune._show, report)
+    assert shown[0] == "index e of db.t, measured by 1,000 of 2,500 queries, evenly"
+    assert shown[-2:] == ["warning: few queries", "nothing was kept (--dry-run)"]
 
 
 def test_values_that_json_lacks_are_texts_and_long_ones_are_cut() -> None:

@@ -111,6 +111,29 @@ def test_a_column_of_bytes_is_searched_by_the_type_of_its_elements(lake: Lake, r
         assert document["results"][0]["distance"] == 0
 
 
+def test_each_option_of_a_search_reaches_it(run: Run, lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    search = ["search", "demo.packages", "--vector", VECTOR]
+    walked = json.loads(run(*search, "--search-list", "33", "--shards", "1", "--explain", "--json"))
+    assert walked["explain"]["parameters"].startswith("L = 33, ")
+    assert "the nearest 1 shard" in walked["explain"]["parameters"]
+    assert (walked["k"], walked["index"], walked["where"], walked["matching_rows"]) == (10, "embedding", None, None)
+    assert walked["why"]
+    assert walked["base_snapshot_id"] == str(lake.head()) != walked["index_snapshot_id"]
+    some = [*search, "--where", "id < 3", "--columns", "id", "--json"]
+    for option in ("--k=10", "--within=2"):
+        found = json.loads(run(*some, option))
+        assert [*found["results"][0]] == ["query", "rank", "distance", "id"]
+        assert {row["id"] for row in found["results"]} == {0, 1, 2}
+        assert (found["where"], found["matching_rows"]) == ("id < 3", 3)
+    assert ": no rows" in run(*search, "--where", "id < 0")
+    before = [*search, "--snapshot", str(lake.table.snapshots()[0].snapshot_id), "--stale"]
+    assert json.loads(run(*before, "exact", "--json"))["coverage"] == "exact-scan"
+    assert "nearest-version-only" in run(*before, "nearest-only")
+    with pytest.raises(SystemExit):
+        run(*before, "fail")
+    assert "index embedding has no version of snapshot" in capsys.readouterr().err
+
+
 def test_a_search_explains_itself(run: Run) -> None:
     arguments = ("search", "demo.packages", "--vector", VECTOR, "--target-recall", "0.9", "--explain")
     explained = json.loads(run(*arguments, "--json"))["explain"]
@@ -130,6 +153,7 @@ def test_candidates_are_ranked_by_the_tables_vectors_on_demand(lake: Lake, run: 
     assert by_vectors == exact != by_codes
     (warning,) = json.loads(run(*search, "--no-rerank", "--oversample", "3"))["warnings"]
     assert "with rerank they are ranked by the table's vectors" in warning
+    assert f"warning: {warning}" in run(*search[:4], "--no-rerank", "--oversample", "3")
 
 
 def test_an_index_is_shown(run: Run) -> None:
@@ -151,7 +175,7 @@ def test_a_report_is_written_where_it_is_asked_for(
     monkeypatch.chdir(tmp_path)
     shown = run("report", "demo.packages")
     page = (tmp_path / "demo.packages.html").read_text(encoding="utf-8")
-    assert "written to demo.packages.html: " in shown
+    assert "written to demo.packages.html: 2 snapshots, 1 index\n" in shown
     assert "<h1>demo.packages</h1>" in page
     assert "Index embedding" in page
     (tmp_path / "mine.html").write_text("mine", encoding="utf-8")
@@ -159,10 +183,29 @@ def test_a_report_is_written_where_it_is_asked_for(
         run("report", "demo.packages", "-o", "mine.html")
     assert "mine.html is there and is no report: delete it, or name another file" in capsys.readouterr().err
     assert (tmp_path / "mine.html").read_text(encoding="utf-8") == "mine"
+    monkeypatch.setenv("ICEPUFFIN__TABLES__PACKAGES__INDEXES__OTHER__COLUMN", "embedding")
     document = json.loads(run("report", "demo.packages", "-o", "other.html", "--json"))
     assert (document["table"], document["path"]) == ("demo.packages", "other.html")
-    assert all(f"behind: {shortfall['text']}" in shown for shortfall in document["behind"])
+    (behind,) = document["behind"]
+    assert behind["command"] == "icepuffin refresh demo.packages"
+    assert f"behind: {behind['text']} Mend it with: {behind['command']}\n" in run("report", "demo.packages")
     assert "<h1>demo.packages</h1>" in (tmp_path / "other.html").read_text(encoding="utf-8")
+
+
+def test_stats_of_a_snapshot_say_what_is_there_for_it(run: Run, lake: Lake) -> None:
+    before, head = lake.table.snapshots()[0].snapshot_id, lake.head()
+    document = json.loads(run("stats", "demo.packages", "--json"))
+    assert (document["catalog"], document["snapshot_id"], document["records"]) == ("demo", str(head), 120)
+    assert f"metadata/{head}-" in document["statistics_path"]
+    index = document["indexes"]["embedding"]
+    assert (index["versions"], index["snapshots"], index["lag"]["snapshots"]) == (1, [str(head)], 0)
+    assert (index["live_recall"], index["live_recall_why"]) == (None, "")
+    earlier = json.loads(run("stats", "demo.packages", "--snapshot", str(before), "--json"))
+    assert (earlier["records"], earlier["indexes"]["embedding"]["covers_snapshot"]) == (60, False)
+    assert "index embedding: 1 version; it has a version for this snapshot\n" in run("stats", "demo.packages")
+    shown = run("stats", "demo.packages", "--snapshot", str(before))
+    assert "index embedding: 1 version; it has no version for this snapshot" in shown
+    assert f"no sketches; make them with: icepuffin refresh demo.packages --snapshot {before}" in shown
 
 
 def test_reading_needs_neither_dagster_nor_spark(lake: Lake) -> None:
@@ -283,6 +326,7 @@ def test_tuning_is_shown_kept_and_forgotten(
         ([*parquet, "--column", "absent"], "has no column 'absent'; it has id, vector, other"),
         ([*parquet, "--column", "other"], f"the query has 1 dimension, the index has {DIMS}"),
         ([*tuning, str(tmp_path / "logged.npy"), "--column", "vector"], "--column goes with a Parquet file"),
+        ([*tuning, str(tmp_path / "logged.npy"), "--snapshot", str(lake.table.snapshots()[0].snapshot_id)], "version"),
         (["tune", "demo.packages"], "give --queries, or --forget"),
         (["tune", "demo.packages", "--forget", "--dry-run"], "--dry-run goes with --queries"),
         (["tune", "demo.packages", "--forget", "--snapshot", "main"], "--snapshot goes with --queries"),

@@ -67,6 +67,17 @@ def test_a_table_is_of_the_catalog_that_the_settings_have_it_in(
     assert "first: there is no table demo.packages" in capsys.readouterr().err
 
 
+def test_an_answer_says_how_it_was_found(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = f"SELECT id FROM demo.demo.packages WHERE name = :name ORDER BY {NEAR} LIMIT 2"
+    statement = ["sql", text, "--param", QUERY, "--param", "name=package 3", "--dir", str(directory)]
+    main([*statement, "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert ([row["id"] % 7 for row in document["rows"]], document["warnings"]) == ([3, 3], [])
+    assert "exact-scan" in document["how"]
+    main(statement)
+    assert capsys.readouterr().out.splitlines()[-1] == document["how"]
+
+
 def test_columns_of_one_name_are_told_apart(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = f"SELECT id, name AS id, id FROM demo.packages ORDER BY {NEAR} LIMIT 1"
     main(["sql", text, "--param", QUERY, "--dir", str(directory), "--json"])
