@@ -339,6 +339,8 @@ def test_a_folder_in_place_of_a_database_is_named_as_one(tmp_path: Path) -> None
     ):
         with pytest.raises(CatalogUnavailableError, match=re.escape(words)):
             require_database("lake", {"uri": f"sqlite:///{path}"})
+    for in_memory in ("sqlite:///:memory:", "sqlite://", "sqlite:///file:x?mode=memory&uri=true"):
+        require_database("lake", {"uri": in_memory})
 
 
 def test_a_store_is_opened_with_the_settings_of_stores_alone() -> None:

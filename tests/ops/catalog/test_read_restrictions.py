@@ -1,5 +1,6 @@
 """Read restrictions of a REST catalog: a restricted table is refused by name wherever no reader enforces them."""
 
+import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from requests import PreparedRequest, Response
 import icepuffin
 from icepuffin.errors import CatalogUnavailableError, RestrictedTableError, TableUnavailableError
 from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.catalog.rest_catalog import _refuse_restricted
 from icepuffin.ops.catalog.restricted_tables import refuse_restricted
 from icepuffin.ops.resources import Catalogs
 from icepuffin.ops.search.tuning import SearchOptions
@@ -293,9 +295,41 @@ def test_the_refusal_says_what_is_restricted() -> None:
         (MASKS, "masks some of its columns"),
         ({**FILTER, **MASKS}, "filters its rows and masks some of its columns"),
     ):
-        with pytest.raises(RestrictedTableError, match=rf"\(read-restrictions: it {what}\)") as refusal:
+        with pytest.raises(
+            RestrictedTableError,
+            match=rf"\(read-restrictions: it {what}\)\. Readers of open_index and .* what holds all of it\. Have",
+        ) as refusal:
             refuse_restricted("db.t", restrictions)
         assert not refusal.value.retryable
+    with pytest.raises(
+        RestrictedTableError,
+        match=r"nothing of the table is read: it is no row filter with masks of columns\. Have",
+    ):
+        refuse_restricted("db.t", 7)
+
+
+def test_a_refused_table_has_the_name_that_its_address_spells() -> None:
+    answer = Response()
+    answer.status_code, answer.url = 200, f"{URI}/v1/p/namespaces/a%1Fb%20c/tables/t%C3%A9?snapshots=all"
+    answer._content = json.dumps(FILTER | {"read-restrictions": FILTER}).encode()
+    with pytest.raises(RestrictedTableError, match=r"^a\.b c\.té: the catalog restricts"):
+        _refuse_restricted(answer)
+
+
+@pytest.mark.parametrize("content", [b"no JSON", b"[" * 100_000, b"1" * 5_000], ids=["text", "deep", "long number"])
+def test_a_catalog_that_says_what_nobody_can_read_is_not_read(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    table, through = plain_catalog().load_table("db.t"), answers.send
+
+    def unreadable(request: PreparedRequest) -> Response:
+        answer = through(request)
+        answer._content = content
+        return answer
+
+    monkeypatch.setattr(answers, "send", unreadable)
+    with pytest.raises(CatalogUnavailableError, match=r"db\.t: whether catalog 'plain' restricts .* is not known"):
+        opened(table)
 
 
 def test_a_token_that_has_expired_is_renewed_for_the_question(answers: Answers) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.rest import RestCatalog, TableResponse
+from pyiceberg.catalog.rest import Capability, LoadCredentialsResponse, RestCatalog, TableResponse
 from pyiceberg.io import load_file_io
 from pyiceberg.table import Table
 
@@ -82,7 +82,7 @@ def test_new_keys_are_those_that_a_catalog_with_grants_gives() -> None:
 
 
 def test_what_a_rest_catalog_vends_is_of_the_storage_and_what_another_has_is_its_settings(
-    table_factory: Callable[..., Table],
+    table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = table_factory("t", **{"s3.endpoint": "http://thief"})
     own = storage_of(table)
@@ -100,6 +100,11 @@ def test_what_a_rest_catalog_vends_is_of_the_storage_and_what_another_has_is_its
     assert storage.vended is not None
     assert [grant.properties["s3.access-key-id"] for grant in storage.vended.grants] == ["vended"]
     assert storage.properties == {"s3.region": "there"}
+    nothing = LoadCredentialsResponse.model_validate({"storage-credentials": []})
+    monkeypatch.setattr(catalog, "_supported_endpoints", {Capability.V1_LOAD_CREDENTIALS}, raising=False)
+    monkeypatch.setattr(catalog, "_load_credentials", lambda _: nothing)
+    monkeypatch.setattr(catalog, "load_table", lambda _: loaded)
+    assert catalog.grants(("db", "t")) == storage.vended.grants, "an endpoint that gives no keys stands for none"
 
 
 @pytest.mark.parametrize("location", ["", "s3://lake/t", "gs://lake/t"])

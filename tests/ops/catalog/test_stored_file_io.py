@@ -1,14 +1,16 @@
 """What PyIceberg reads and writes through our own stores, here a local disk."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import Table
 
 from icepuffin.ops.catalog import stored_file_io
-from icepuffin.ops.catalog.stored_file_io import StoredFile, StoredFileIO, file_io
-from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.catalog.stored_file_io import StoredFile, StoredFileIO, current_io, file_io
+from icepuffin.ops.model import Grant, StorageConfig, VendedGrants
 from icepuffin.ops.storage.local_storage import LocalStorage
 from tests.conftest import STORAGE
 
@@ -68,6 +70,20 @@ def test_the_users_own_code_reads_buckets_where_the_settings_name_it(tmp_path: P
         assert type(file_io(StorageConfig(own), location)) is FsspecFileIO
         assert type(file_io(StorageConfig(), location)) is StoredFileIO
     assert type(file_io(StorageConfig(), f"file://{tmp_path}/v1.metadata.json")) is PyArrowFileIO
+
+
+def test_files_are_reached_by_vended_keys_where_there_are_such(table_factory: Callable[..., Table]) -> None:
+    table = table_factory("t")
+    vended = StorageConfig({}, VendedGrants("lake", "db.t", "who", (Grant("", {}),), lambda: ()))
+    assert current_io(table, StorageConfig()) is table.io
+    renewed = current_io(table, vended)
+    assert isinstance(renewed, StoredFileIO)
+    assert (renewed.storage, renewed.properties) == (vended, table.io.properties)
+    table.io = renewed
+    assert current_io(table, vended) is renewed
+    assert type(file_io(vended, "s3://b/v1.metadata.json")) is StoredFileIO
+    assert type(file_io(StorageConfig(), "s3://b/v1.metadata.json")) is PyArrowFileIO
+    assert type(file_io(vended, "file:///v1.metadata.json")) is PyArrowFileIO
 
 
 def test_what_is_missing_is_what_pyiceberg_expects(file: StoredFile) -> None:
