@@ -127,8 +127,12 @@ def test_keys_that_came_another_way_are_taken_where_the_first_of_them_lasts_long
         grants = tuple(keys("other", number, prefix) for number, prefix in zip(minutes, (LAKE, "s3://"), strict=True))
         own.offer(VendedGrants("lake", "ns.t", "somebody", grants, catalog.renew))
         assert name_of(own.grant(LAKE)) == "first"
-    own.offer(VendedGrants("lake", "ns.t", "somebody", (keys("other", 31),), catalog.renew))
+    later = VendingCatalog((keys("renewed", 90),))
+    own.offer(VendedGrants("later", "ns.renamed", "somebody", (keys("other", 31),), later.renew))
     assert (name_of(own.grant(LAKE)), own.ends) == ("other", NOW + 31 * MINUTE)
+    assert str(own).startswith("credentials that catalog 'later' vended for ns.renamed, good until")
+    clock.pass_minutes(30)
+    assert (name_of(own.grant(LAKE)), later.requests, catalog.requests) == ("renewed", 1, 0)
 
 
 def test_a_catalog_that_refuses_is_requested_twice_a_minute_and_named_once_the_keys_have_expired(

@@ -43,6 +43,21 @@ def test_an_object_in_memory_is_read_as_a_file_is() -> None:
         assert not store.exists(path), "an object that was not written whole does not appear"
 
 
+def test_what_may_not_be_deleted_stays_with_a_warning_and_another_error_is_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with base.left_where_refused():
+        raise RefusedError("s3://b/k: no rights")
+    (entry,) = caplog.records
+    assert entry.levelname == "WARNING"
+    assert entry.getMessage() == (
+        "files that nothing needs stay (s3://b/k: no rights). `icepuffin gc` deletes them, run by a user with the "
+        "right to delete"
+    )
+    with pytest.raises(StorageError, match="no answer"), base.left_where_refused():
+        raise StorageError("no answer")
+
+
 def test_what_is_deleted_while_objects_are_listed_is_left_out() -> None:
     with memory_folder("of a test") as folder:
         create_both(folder)
