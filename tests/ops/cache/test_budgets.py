@@ -1,13 +1,16 @@
 """Budgets of the shard cache: those of its settings, and the memory of decoders at work."""
 
+import os
 import threading
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from icepuffin.ops.cache import CacheSettings, ShardCache, disk, fetching
+from icepuffin.ops.cache.mapped_arrays import room_for
 from icepuffin.ops.model import MIB
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.puffin.blobs import shard_blob
@@ -113,3 +116,41 @@ def test_a_count_of_bytes_that_was_cut_off_is_none(tmp_path: Path) -> None:
         for broken in (whole[:-1], (6 << 30).to_bytes(8, "little") + whole[8:]):
             path.write_bytes(broken)
             assert disk._read_count(lock.fileno()) is None
+
+
+def test_files_may_fill_the_budget_and_the_one_that_was_used_first_goes(tmp_path: Path) -> None:
+    arrays = {"a": np.arange(100)}
+    size = room_for([arrays["a"].nbytes])
+    for count in (1, 2):
+        cache = disk.DiskCache.opened(tmp_path / str(count), count * size)
+        assert cache is not None
+        for number in range(3):
+            cache.put("owner", f"s{number}", arrays, {})
+            if cache.has("owner", "s0"):
+                os.utime(tmp_path / str(count) / "owner" / "s0.shard", (1, 1))
+        assert [cache.has("owner", f"s{number}") for number in range(3)] == [False, count == 2, True]
+        cache.put("owner", "large", {"a": np.arange(1000)}, {})
+        assert [cache.has("owner", name) for name in ("s2", "large")] == [True, False], "for nothing, none makes room"
+
+
+def test_a_file_that_is_being_written_is_not_cleared_away_and_one_of_another_form_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache, other = (disk.DiskCache.opened(tmp_path / "cache", MIB) for _ in range(2))
+    assert cache is not None
+    assert other is not None
+    draft = cache.draft("owner", "new", room_for([40]))
+    assert draft is not None
+    other.put("owner", "old", {"a": np.arange(3)}, {})  # which lists all files first
+    draft.arrays.keep("a", np.arange(5))
+    draft.publish({"b": 1})
+    assert cache.get("owner", "new", lambda arrays, values: ([*arrays["a"]], values)) == ([0, 1, 2, 3, 4], {"b": 1})
+    for error in (TypeError("no b"), KeyError("b"), ValueError("b")):
+
+        def fail(*_: object, error: Exception = error) -> None:
+            raise error
+
+        assert cache.get("owner", "old", fail) is None
+        assert f"old.shard is damaged and is fetched again: {error}" in caplog.text
+        assert not cache.has("owner", "old")
+        cache.put("owner", "old", {"a": np.arange(3)}, {})
