@@ -85,6 +85,28 @@ def test_an_unknown_catalog_and_table_are_told_apart(tmp_path: Path) -> None:
         catalogs.matching("demo", "d*.t")
     assert catalogs.matching("demo", "demo.p*s") == ("demo.packages",)
     assert catalogs.matching("demo", "demo.d*") == ()
+    with pytest.raises(TableMissingError, match=r"^demo: there is no namespace other; check the name$"):
+        catalogs.matching("demo", "other.*")
+
+
+def test_a_catalog_that_did_not_answer_is_opened_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection may be what is broken."""
+    make_lake(tmp_path, snapshots=0)
+    catalogs = Catalogs({"demo": {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}})
+
+    def broken(_: object) -> None:
+        raise ConnectionResetError("reset")
+
+    for method, call in (("list_tables", catalogs.matching), ("load_table", catalogs.table)):
+        opened = catalogs.catalog("demo")
+        monkeypatch.setattr(opened, method, broken)
+        with pytest.raises(CatalogUnavailableError, match="catalog 'demo' does not answer: "):
+            call("demo", "demo.packages")
+        assert catalogs.catalog("demo") is not opened
+    assert catalogs.table("demo", "demo.packages").name() == ("demo", "packages")
+    names = [("demo", name) for name in ("c", "a", "b")]
+    monkeypatch.setattr(catalogs.catalog("demo"), "list_tables", lambda _: names)
+    assert catalogs.matching("demo", "demo.*") == ("demo.a", "demo.b", "demo.c")
 
 
 def test_a_table_that_an_sql_catalog_has_by_another_name_is_said_to_be_there(tmp_path: Path) -> None:
@@ -321,7 +343,20 @@ def test_small_tables_are_built_in_process() -> None:
     assert runner.task_threads == 3
     assert [engine.uses_spark(rows) for rows in (999, 1000)] == [False, True]
     assert Engine(spark_conf={}, threads=1, driver_only_rows=0).uses_spark(10**12) is False
-    assert "local[2]" in repr(engine)
+    assert repr(engine) == "Engine(local[2], 3 threads, driver only under 1000 rows)"
+    assert repr(Engine(spark_conf={}, threads=1, driver_only_rows=0)).startswith("Engine(no Spark, ")
+    remote = Engine(spark_conf={"spark.remote": f"sc://host:1/;token={SECRET}"}, threads=1, driver_only_rows=0)
+    assert repr(remote).startswith("Engine(sc://host, ")
+
+
+def test_a_run_is_for_the_rows_of_its_snapshot_and_follows_its_ref(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path, snapshots=2)
+    engine = Engine(spark_conf={"spark.master": "local[2]"}, threads=3, driver_only_rows=120)
+    first, head = lake.table.snapshots()[0].snapshot_id, lake.head()
+    runs = [engine.run_on(lake.table, snapshot_id, "audit") for snapshot_id in (None, first, head)]
+    assert [(type(run.runner).__name__, run.ref) for run in runs] == [
+        (name, "audit") for name in ("LocalRunner", "LocalRunner", "SparkRunner")
+    ]
 
 
 def test_a_configuration_with_secrets_does_not_show() -> None:
