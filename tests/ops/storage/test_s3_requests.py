@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pytest
 
-from icepuffin.ops.model import ObjectRange
+from icepuffin.ops.model import ObjectInfo, ObjectRange
 from icepuffin.ops.storage import ObjectExistsError, RefusedError, StorageError
 from icepuffin.ops.storage.multipart import PartLimits
 from icepuffin.ops.storage.s3 import S3Storage
@@ -132,6 +132,31 @@ def test_objects_of_two_buckets_are_deleted_each_in_its_own() -> None:
     with serving(answer) as uri:
         S3Storage(s3_options({**KEYS, "s3.endpoint": uri})).delete_all(["s3://lake/a", "s3://other/a"])
     assert sorted(deleted) == ["DELETE /lake/a", "DELETE /other/a"]
+
+
+def test_objects_that_a_store_keeps_are_named_and_listed_with_their_times() -> None:
+    faults = {"b": "AccessDenied", "c": "InternalError"}
+    errors = "".join(
+        f"<Error><Key>{key}</Key><Code>{code}</Code><Message>x</Message></Error>" for key, code in faults.items()
+    )
+    listed = "<Contents><Key>t/b</Key><Size>3</Size><LastModified>2026-01-02T03:04:05.000Z</LastModified></Contents>"
+    status = [200]
+
+    def answer(request: Request) -> Answer:
+        if request.method == "POST":
+            return _xml(f"<DeleteResult>{errors}</DeleteResult>") if status[0] == 200 else Answer(status[0])
+        return _xml(f"<ListBucketResult>{listed}</ListBucketResult>") if request.method == "GET" else Answer(204)
+
+    with serving(answer) as uri:
+        store = S3Storage(s3_options({**KEYS, "s3.endpoint": uri}))
+        paths = [f"s3://lake/{key}" for key in "abc"]
+        assert [(type(error), str(error)) for error in store.deletion_errors(paths)] == [
+            (RefusedError, "s3://lake/b: the store refuses access (AccessDenied: x)"),
+            (StorageError, "s3://lake/c could not be deleted (InternalError: x)"),
+        ]
+        assert [*store.list("s3://lake/t")] == [ObjectInfo("s3://lake/t/b", 3, 1_767_323_045_000)]
+        for status[0] in (403, 405, 501):
+            assert [*store.deletion_errors(paths)] == [], "they are deleted one by one"
 
 
 def test_a_request_that_is_wrong_is_not_taken_for_a_name_that_is_taken() -> None:
