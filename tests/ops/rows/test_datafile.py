@@ -129,7 +129,7 @@ def test_fields_that_a_file_lacks_have_their_default_whatever_else_is_read(
     expected = [{**({"a": a} if 1 in field_ids else {}), **filled} for a in (5, None, 6)]
     assert rows(file, schema, *field_ids) == expected
     assert take_rows(STORE, file, schema, field_ids, np.array([2, 0])).to_pylist() == [expected[2], expected[0]]
-    first = DataFile(STORE, file, schema, field_ids).first(1, 1)
+    first = DataFile(STORE, file, schema, field_ids).first(9, 1)
     assert first is not None
     assert first.to_pylist() == expected[2:]
     (batch, _) = read_live(STORE, file, schema, field_ids)
@@ -235,6 +235,7 @@ NOON = 43_200_000
         (pa.time32("ms"), [NOON, None], TimeType(), [1_000 * NOON, None]),
         (pa.time64("ns"), [1_000_000 * NOON, None], TimeType(), [1_000 * NOON, None]),
         (pa.decimal256(9, 2), [Decimal("1.25"), None], DecimalType(9, 2), [Decimal("1.25"), None]),
+        (pa.decimal256(38, 2), [Decimal("1.25"), None], DecimalType(38, 2), [Decimal("1.25"), None]),
         (pa.decimal128(9, 3), [Decimal("1.25"), None], DecimalType(9, 2), [Decimal("1.25"), None]),
         (pa.decimal64(12, 2), [Decimal("1.25"), None], DecimalType(12, 2), [Decimal("1.25"), None]),
         (pa.decimal32(5, 2), [Decimal("-1.25"), None], DecimalType(5, 2), [Decimal("-1.25"), None]),
@@ -556,6 +557,7 @@ def test_a_position_outside_the_file_is_refused(tmp_path: Path, position: int) -
 def test_other_formats_damage_and_absence_are_named(tmp_path: Path) -> None:
     file = write(tmp_path, column("a", 1, range(1000), pa.int64()))
     schema, path = one(1, "a", LongType()), Path(file.path.removeprefix("file://"))
+    assert len(rows(replace(file, file_format="parquet"), schema, 1)) == 1000
     with pytest.raises(DataFileError, match="ORC; only Parquet"):
         rows(LiveFile(file.path, file.size, 1, 1, "ORC"), schema, 1)
     path.write_bytes(b"PAR1" + bytes(file.size - 8) + b"PAR1")
@@ -564,6 +566,21 @@ def test_other_formats_damage_and_absence_are_named(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(DataFileError, match=r"0\.parquet is missing, although the snapshot's manifests name it"):
         rows(file, schema, 1)
+
+
+def test_rows_that_cannot_be_decoded_are_damage_whichever_error_arrow_has_for_it(tmp_path: Path) -> None:
+    texts = [f"text {number % 50}" for number in range(1000)]
+    file = write(tmp_path, column("a", 1, texts, pa.string()))
+    path, causes = Path(file.path.removeprefix("file://")), set()
+    whole = path.read_bytes()
+    for place in range(4, 4 + pq.read_metadata(path).row_group(0).column(0).total_compressed_size, 3):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            list(read_live(STORE, file, one(1, "a", StringType()), [1]))
+        except DataFileError as error:
+            assert "0.parquet is damaged: " in str(error)  # noqa: PT017  some bytes are of no use
+            causes.add(type(error.__cause__))
+    assert causes == {OSError, pa.ArrowInvalid}
 
 
 class PlainKeys(pe.KmsClient):

@@ -1,5 +1,6 @@
 """Remote objects through `ParquetObject`: the same rows, few requests, no call from a thread of Arrow's."""
 
+import io
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,10 +95,14 @@ def test_arrow_reads_from_the_callers_thread_only(written: Path) -> None:
 def test_a_read_past_the_end_of_what_was_fetched_goes_to_the_store(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(bytes(range(100)))
-    file = StorageFile(LocalStorage(), str(path), 100)
+    storage = CountingStorage()
+    file = StorageFile(storage, f"s3:/{path}", 100)
     file.source.fetch([(10, 20)])
     file.seek(28)
     assert file.read(4) == bytes(range(28, 32))
+    assert (file.seek(-2, io.SEEK_CUR), file.read(1)) == (30, bytes([30]))
+    assert (file.seek(-2, io.SEEK_END), file.read(9), file.read(9)) == (98, bytes([98, 99]), b"")
+    assert storage.requests[-1] == (98, 2), "no store is asked for bytes past the end"
 
 
 def test_a_missing_object_is_the_stores_own_error(tmp_path: Path) -> None:
