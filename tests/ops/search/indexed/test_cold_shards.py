@@ -35,6 +35,7 @@ from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.puffin import puffin_writer
 from icepuffin.puffin.blobs import shard_blob
+from icepuffin.puffin.blobs.cells_blob import CellDirectory
 from icepuffin.puffin.blobs.shard_header import Section
 from icepuffin.puffin.footer import BlobMetadata, Footer
 from tests.conftest import STORAGE, make_rows, queries
@@ -133,9 +134,17 @@ def test_no_shard_is_loaded_and_few_bytes_are_read_in_three_rounds(
 ) -> None:
     index_head(table, CELLS)
     monkeypatch.setattr(ShardCache, "shard", lambda *_: pytest.fail("a shard was loaded"))
-    answer = opened(table).search(queries(1), 10, columns=[])
+    reader, real, requests = opened(table), LocalStorage.read_ranges, []
+
+    def counted(self: LocalStorage, path: str, ranges: Any) -> list[bytes]:
+        requests.extend(ranges)
+        return real(self, path, ranges)
+
+    monkeypatch.setattr(LocalStorage, "read_ranges", counted)
+    answer = reader.search(queries(1), 10, columns=[])
     cold = answer.profile.cold
     assert cold is not None
+    assert cold.requests == len(requests) > cold.rounds
     assert (cold.shards, cold.left_out, cold.rounds) == (2, 0, 3)
     assert answer.profile.bytes_read["index"] == cold.bytes < 250_000
     assert 0.9 <= cold.recall <= 1
@@ -225,6 +234,24 @@ def test_what_two_searches_read_is_added_up_and_their_recall_weighted_by_rows() 
     added = replace(one, recall=0.5, rows=30).plus(replace(other, recall=0.9, rows=10))
     assert [getattr(added, name) for name in names] == [11, 22, 33, 44, 55, 66]
     assert (added.recall, added.rows) == (pytest.approx(0.6), 40)
+
+
+def test_the_recall_of_several_shards_is_the_mean_over_their_rows(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index_head(table, CELLS)
+    read = CellDirectory.checked
+
+    def with_recall(*arguments: Any) -> CellDirectory:
+        """The recall of a shard of half of the rows is 0.5."""
+        return replace(read(*arguments), recall=arguments[3] / 3_000)
+
+    monkeypatch.setattr(CellDirectory, "checked", staticmethod(with_recall))
+    shares = [shard.count / 3_000 for shard in open_version(index_versions(table, "e")[-1], STORAGE).routing.shards]
+    assert shares[0] != shares[1]
+    cold = opened(table).search(queries(1), 10, columns=[]).profile.cold
+    assert cold is not None
+    assert cold.recall == pytest.approx(sum(share**2 for share in shares))
 
 
 def test_a_delta_does_not_stand_for_the_nearest_shard(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,6 +465,16 @@ def test_cells_that_are_cut_off_are_noticed(table: Table, monkeypatch: pytest.Mo
         assert cold is not None
         with pytest.raises(Exception, match="is cut off at"):
             cold.search([0, 1], {}, queries(1).astype(np.float64), 10)
+
+
+def test_cells_whose_file_is_gone_give_way_to_the_data_files(table: Table) -> None:
+    index_head(table, CELLS)
+    reader = opened(table)
+    to_path(index_versions(table, "e")[-1].puffin_path).unlink()
+    answer = reader.search(queries(1), 10, columns=["id"])
+    exact = opened(table, replace(CELLS, name="other")).search(queries(1), 10, columns=["id"])
+    assert answer.rows.equals(exact.rows)
+    assert any("does not exist" in warning for warning in answer.warnings)
 
 
 def test_the_check_of_a_version_passes_and_cells_may_be_set_later(table: Table) -> None:
