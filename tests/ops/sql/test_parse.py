@@ -120,12 +120,38 @@ def test_conditions_become_iceberg_filters(condition: str, expected: BooleanExpr
 
 
 @pytest.mark.parametrize(
+    ("condition", "within", "inclusive"),
+    [
+        ("l2_distance(v, array(1)) < 2.5", 2.5, False),
+        ("l2_distance(v, array(1)) <= 2", 2.0, True),
+        ("2 > l2_distance(v, array(1))", 2.0, False),
+        ("2 >= l2_distance(v, array(1))", 2.0, True),
+        ("inner_product(v, array(1)) > 2", -2.0, False),
+        ("inner_product(v, array(1)) >= 2", -2.0, True),
+        ("2 < inner_product(v, array(1))", -2.0, False),
+        ("2 <= inner_product(v, array(1))", -2.0, True),
+    ],
+)
+def test_a_threshold_is_read_from_either_side(condition: str, within: float, inclusive: bool) -> None:
+    found = nearest(f"SELECT id FROM t WHERE {condition}")
+    assert (found.within, found.inclusive, found.limit) == (within, inclusive, None)
+
+
+def test_ties_are_of_a_limit_with_further_keys_and_conditions_keep_their_brackets() -> None:
+    by_distance = "SELECT id FROM t WHERE (a = 1 OR b = 2) AND c = 3 ORDER BY l2_distance(v, array(1))"
+    assert [nearest(f"{by_distance}{keys} LIMIT 3").ties for keys in ("", ", id")] == [False, True]
+    where = nearest(f"{by_distance} LIMIT 3").where
+    assert where is not None
+    assert where.text == "(a = 1 OR b = 2) AND c = 3"
+
+
+@pytest.mark.parametrize(
     ("text", "why"),
     [
         ("SELECT id FROM t", "not ordered by one distance"),
         ("SELECT id FROM t ORDER BY id, name LIMIT 3", "ordered by id,"),
         ("SELECT id FROM t ORDER BY l2_distance(v, array(1))", "no LIMIT"),
-        ("SELECT id FROM t ORDER BY l2_distance(v, array(1)) DESC LIMIT 3", "only with ORDER BY l2_distance"),
+        ("SELECT id FROM t ORDER BY l2_distance(v, array(1)) DESC LIMIT 3", "ORDER BY l2_distance(...) ASC"),
         ("SELECT id FROM t ORDER BY inner_product(v, array(1)) LIMIT 3", "DESC"),
         ("SELECT id FROM t ORDER BY l2_distance(v, w) LIMIT 3", "does not compare one column with one vector"),
         ("SELECT id FROM t JOIN u ON t.a = u.a ORDER BY l2_distance(v, array(1)) LIMIT 3", "a join"),
@@ -175,6 +201,21 @@ def test_conditions_become_iceberg_filters(condition: str, expected: BooleanExpr
         ("SELECT id FROM t WHERE id = 9223372036854775808L ORDER BY l2_distance(v, array(1)) LIMIT 3", "is no bigint"),
         ("SELECT id FROM t WHERE a = 3.4e38F ORDER BY l2_distance(v, array(1)) LIMIT 3", "write its value"),
         ("SELECT id FROM t WHERE a = 3.5e38F ORDER BY l2_distance(v, array(1)) LIMIT 3", "3.5e38F is no number"),
+        ("SELECT id FROM t WHERE l2_distance(v, array(1)) < true", "True is no distance"),
+        ("SELECT id FROM t WHERE name LIKE 3 ORDER BY l2_distance(v, array(1)) LIMIT 3", "LIKE 3: a pattern is a text"),
+        ("SELECT id FROM t WHERE name LIKE 'a_c%' ORDER BY l2_distance(v, array(1)) LIMIT 3", "only a prefix"),
+        (r"SELECT id FROM t WHERE name LIKE 'a\\%' ORDER BY l2_distance(v, array(1)) LIMIT 3", "only a prefix"),
+        ("SELECT id FROM `a``b`.t ORDER BY l2_distance(v, array(1)) LIMIT 3", "a name with a dot in it is not looked"),
+        (
+            "WITH n AS (SELECT * FROM t) SELECT id FROM n VERSION AS OF 1 ORDER BY l2_distance(v, array(1)) LIMIT 3",
+            "version of a query that WITH names",
+        ),
+        (
+            "SELECT a FROM (SELECT id a, name A, v FROM t) ORDER BY l2_distance(v, array(1)) LIMIT 3",
+            "several columns of the subquery have that name",
+        ),
+        ("SELECT x FROM (SELECT id, v FROM t) ORDER BY l2_distance(v, array(1)) LIMIT 3", "subquery; it has id, v"),
+        ("SELECT z.* FROM (SELECT id, v FROM t) y ORDER BY l2_distance(v, array(1)) LIMIT 3", "z.* is no column of y"),
     ],
 )
 def test_what_no_index_answers_says_why(text: str, why: str) -> None:
