@@ -171,7 +171,7 @@ def _rows(text: str, length: int) -> list[list[float]]:
     try:
         rows = json.loads(text or "[]")
         numbers = [[float(value) for value in row] for row in rows if len(row) == length]
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RecursionError):
         return []
     return [row for row in numbers if all(math.isfinite(value) for value in row) and 0 <= row[2] <= 1]
 

@@ -87,7 +87,7 @@ class ShardRecall:
             counts = int(queries), int(wide_queries), int(changed)
             if isfinite(recall) and 0 <= recall <= 1 and 0 <= wide <= 1 and min(counts) >= 0:
                 return cls(float(recall), counts[0], float(wide), counts[1], counts[2], is_new=False)
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, OverflowError, RecursionError):
             pass  # advice, not data
         return cls(written, min(GATE_QUERIES, live_rows), changed=tombstones, is_new=False)
 
@@ -129,7 +129,7 @@ class AcrossShards:
             points = tuple(
                 (int(width), int(over), int(k), float(it)) for width, over, k, it in json.loads(text or "[]")
             )
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, OverflowError, RecursionError):
             return cls()  # advice, not data
         return cls(points) if all(0 <= share <= 1 for *_, share in points) else cls()
 

@@ -50,6 +50,7 @@ def test_a_curve_is_lowered_to_the_best_recall_of_another_one_for_ten_rows_and_f
         "[[1]]",
         "[1, 2]",
         "[[0, 1, 0.5, 3]]",
+        "[" * 100_000,
         "[[10, 1, 7.0, 3]]",
         "[[10, 1, NaN, 3]]",
         "x",
