@@ -176,7 +176,7 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         centroid, file_size = by_type[BlobType.CENTROID][0], source.size()
         definition = IndexDefinition.from_json(routing.definition)
         stamps = {(blob.snapshot_id, blob.sequence_number) for kind in BlobType for blob in by_type.get(kind, [])}
-    except (StorageError, PuffinError, DefinitionError, KeyError, TypeError, json.JSONDecodeError) as error:
+    except (StorageError, PuffinError, DefinitionError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise NotAnIndexError(f"{path} is not a readable index version: {error}") from error
     if stamps != {(routing.base_snapshot_id, centroid.sequence_number)}:  # a footer has no checksum
         raise NotAnIndexError(f"{path}: its blobs name several snapshots, or another than its routing blob")

@@ -41,6 +41,7 @@ from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage import Storage, relative_to
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.puffin import PuffinReader, RangeSource
 from icepuffin.puffin.blobs import attributes_blob, centroid_blob, included_columns_blob, routing_blob, shard_header
 from icepuffin.puffin.blobs.shard_header import Section
 from icepuffin.puffin.errors import BadBlobError, ChecksumError
@@ -307,6 +308,22 @@ def test_a_footer_of_another_snapshot_is_not_read(table: Table, key: str) -> Non
             open_version(version, STORAGE)
     file.write_bytes(data)
     assert open_version(version, STORAGE).bound == version
+
+
+@pytest.mark.parametrize("text", ["", "[" * 100_000, f"[{'1' * 5_000}]"])
+def test_a_property_that_is_no_json_is_named_with_the_file(
+    table: Table, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    def with_names(source: RangeSource) -> PuffinReader:
+        reader = PuffinReader(source)
+        for blob in reader.footer.blobs:
+            blob.properties["ann.column_names"] = text
+        return reader
+
+    version = index_versions(table, "e")[-1]
+    monkeypatch.setattr(version_reader, "PuffinReader", with_names)
+    with pytest.raises(NotAnIndexError, match="is not a readable index version"):
+        open_version(version, STORAGE)
 
 
 def test_damage_in_what_a_refresh_keeps_is_named_with_what_mends_it(table: Table) -> None:
