@@ -78,5 +78,5 @@ def _across_shards(queries: npt.NDArray[np.float32], shards: Sequence[ShardResul
         alone[BY_DEFAULTS] = mean_recall(recalls, 1.0) or 0.0
         for parameters, recall in recalls_of_all(parts, queries, metric).items():
             if alone.get(parameters):
-                points.append((*parameters, k, min(1.0, round(recall / alone[parameters], DECIMALS))))
+                points.append((*parameters, k, round(recall / alone[parameters], DECIMALS)))
     return AcrossShards(tuple(points))

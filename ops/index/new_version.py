@@ -145,9 +145,8 @@ def pass_gate(plan: VersionPlan, shard_set: ShardSet, *, has_version: bool) -> N
 
     A shard that stays enters by its recall when it was written: without this version its graph would be searched, too.
     """
-    across = shard_set.layout.across.share()
-    alone = mean_recall(((shard.written_recall, shard.live_rows) for shard in shard_set.shards), 1.0)
-    recall = None if alone is None else across * alone
+    across, recalls = shard_set.layout.across, [(shard.written_recall, shard.live_rows) for shard in shard_set.shards]
+    recall, alone = mean_recall(recalls, across.share()), mean_recall(recalls, 1.0)
     if recall is not None and recall < plan.definition.target_recall:
         why = _recall_advice(plan.definition, shard_set)
         other = plan.other_error.recall if isinstance(plan.other_error, GateFailedError) else None
@@ -160,7 +159,7 @@ def pass_gate(plan: VersionPlan, shard_set: ShardSet, *, has_version: bool) -> N
         ways = ["where it is built anew", "by a refresh"]
         if plan.action is Action.REFRESHED:
             ways.reverse()
-        both = f" ({alone:.4f} in single shards)" if across < 1 else ""
+        both = f" ({alone:.4f} in single shards)" if across.share() != 1 else ""
         both += "" if other is None else f" {ways[0]}, {other:.4f} {ways[1]}"
         advice = f"{why}raise max_degree or search_list, or lower target_recall"
         error = GateFailedError(

@@ -197,7 +197,8 @@ def combined(
             (next(p for p in points if (p.search_list, p.oversample) == parameters), weight)
             for points, weight in weighted
         ]
-        recall = sum(point.recall * weight for point, weight in points_at) / total * across.get(parameters, 1.0)
+        mean = sum(point.recall * weight for point, weight in points_at) / total
+        recall = min(1.0, mean * across.get(parameters, 1.0))
         curve.append(Width(*parameters, recall, sum(point.distances for point, _ in points_at), points_at[0][0].k))
     return tuple(curve)
 

@@ -1,10 +1,10 @@
 """Recall of one shard of a version, and how far it is that of the shard as it is now."""
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import isfinite
 
 from icepuffin.ops.recall.curves import GATE_QUERIES, MEASURED_K
 
@@ -14,7 +14,7 @@ BY_DEFAULTS = 0, 0
 """In place of width and oversample: a search by default parameters"""
 
 
-SHARED_QUERIES_PER_WIDE_ONE = 8
+SHARED_QUERIES_PER_WIDE_ONE = 4
 """Queries for 10 rows per query for 100 rows, where all shards are searched for the same"""
 
 
@@ -85,7 +85,7 @@ class ShardRecall:
         try:
             recall, queries, wide, wide_queries, changed = json.loads(text or "[]")
             counts = int(queries), int(wide_queries), int(changed)
-            if isfinite(recall) and 0 <= recall <= 1 and 0 <= wide <= 1 and min(counts) >= 0:
+            if math.isfinite(recall) and 0 <= recall <= 1 and 0 <= wide <= 1 and min(counts) >= 0:
                 return cls(float(recall), counts[0], float(wide), counts[1], counts[2], is_new=False)
         except (TypeError, ValueError, OverflowError, RecursionError):
             pass  # advice, not data
@@ -100,7 +100,9 @@ class AcrossShards:
     """
 
     points: tuple[tuple[int, int, int, float], ...] = ()
-    """(width, oversample, k, share of recall@k) of each search; 1 where there is none"""
+    """(width, oversample, k, share of recall@k) of each search; 1 where there is none. It may be above 1: where lengths
+    vary, inner products with the rows of one shard alone may be the harder search
+    """
 
     def share(self, k: int = MEASURED_K) -> float:
         """Of a search by default parameters."""
@@ -111,15 +113,15 @@ class AcrossShards:
         return {(width, oversample): share for width, oversample, measured_k, share in self.points if measured_k == k}
 
     def told_by(self, queries: int, shards: int, k: int = MEASURED_K) -> int:
-        """Number of queries that tell recall@k: those of single shards, or where a search of all finds less, those that
+        """Number of queries that tell recall@k: those of single shards, or where a search of all differs, those that
         all of them were searched for.
         """
         together = shared_queries(shards) // (1 if k == MEASURED_K else SHARED_QUERIES_PER_WIDE_ONE)
-        return min(queries, together) if self.share(k) < 1 else queries
+        return min(queries, together) if self.share(k) != 1 else queries
 
     def text(self) -> str:
         """JSON, for a property of the routing blob; "" where there is no difference."""
-        points = [point for point in self.points if point[-1] < 1]
+        points = [point for point in self.points if point[-1] != 1]
         return json.dumps(points, separators=(",", ":")) if points else ""
 
     @classmethod
@@ -131,7 +133,7 @@ class AcrossShards:
             )
         except (TypeError, ValueError, OverflowError, RecursionError):
             return cls()  # advice, not data
-        return cls(points) if all(0 <= share <= 1 for *_, share in points) else cls()
+        return cls(points) if all(0 <= share < math.inf for *_, share in points) else cls()
 
 
 def mean_recall(recalls: Iterable[tuple[float, int]], across: float) -> float | None:
@@ -140,4 +142,4 @@ def mean_recall(recalls: Iterable[tuple[float, int]], across: float) -> float | 
     """
     weighted = list(recalls)
     live_rows = sum(weight for _, weight in weighted)
-    return across * sum(recall * weight for recall, weight in weighted) / live_rows if live_rows else None
+    return min(1.0, across * sum(recall * weight for recall, weight in weighted) / live_rows) if live_rows else None

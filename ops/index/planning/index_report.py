@@ -119,8 +119,8 @@ class VersionRecall:
     """What the recall of a version is made of."""
 
     queries: int = 0
-    """Queries for recall@10, over all shards; those of earlier runs are counted. Where a search of all shards finds
-    less, those that all of them were searched for."""
+    """Queries for recall@10, over all shards; those of earlier runs are counted. Where a search of all shards differs,
+    those that all of them were searched for."""
     wide: float | None = None
     """recall@100, of the shards of which it was measured; None where there are none."""
     wide_queries: int = 0

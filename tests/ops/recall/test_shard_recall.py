@@ -52,7 +52,7 @@ def test_rounded_vectors_never_raise_what_the_table_s_own_have_measured() -> Non
 
 
 def test_the_recall_of_a_version_weighs_shards_by_their_live_rows() -> None:
-    assert mean_recall([(1.0, 300), (0.5, 100)], 0.5) == 0.4375
+    assert [mean_recall([(1.0, 300), (0.5, 100)], across) for across in (0.5, 2.0)] == [0.4375, 1.0]
     assert mean_recall([], 1.0) is None
 
 
@@ -70,7 +70,7 @@ def test_the_recall_of_a_version_says_of_how_many_rows_it_is_that_of_today() -> 
     )
     assert VersionRecall.from_shards([(unchanged, 100)], AcrossShards()).wide is None
     by_few = VersionRecall.from_shards([(here, 100), (here, 100)], AcrossShards(((0, 0, 10, 0.9), (0, 0, 100, 0.9))))
-    assert (by_few.queries, by_few.wide_queries, by_few.wide) == (64, 8, pytest.approx(0.8 * 0.9))
+    assert (by_few.queries, by_few.wide_queries, by_few.wide) == (64, 16, pytest.approx(0.8 * 0.9))
     by_fewer = VersionRecall.from_shards([(here, 100)] * 600, AcrossShards(((0, 0, 10, 0.9),)))
     assert (by_fewer.queries, by_fewer.wide_queries) == (27, 600 * 16)
     assert VersionRecall.from_shards([], AcrossShards()).summary == ""
@@ -83,10 +83,11 @@ def test_what_searches_of_all_shards_find_is_read_as_it_was_written() -> None:
     assert (again.share(), again.share(100)) == (0.75, 1.0)
     assert (again.of_curve()[40, 1], again.of_curve(100)) == (0.9, {(160, 2): 0.95})
     assert AcrossShards(((40, 1, 10, 1.0),)).text() == ""
+    assert AcrossShards.parse("[[0,0,10,1.5]]").share() == 1.5, "the shards alone found less"
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "7", "[]", "[[0,0,10]]", "[[0,0,10,1.5]]", "[[0,0,10,NaN]]", '["a"]', "[null]", "[" * 100_000]
+    "text", ["", "{", "7", "[]", "[[0,0,10]]", "[[0,0,10,-0.5]]", "[[0,0,10,NaN]]", '["a"]', "[null]", "[" * 100_000]
 )
 def test_without_readable_shares_a_search_finds_what_its_shards_find(text: str) -> None:
     assert AcrossShards.parse(text) == AcrossShards()

@@ -9,7 +9,7 @@ from icepuffin.ann_kernels.distances.exact_distances import pair_distances
 from icepuffin.ann_kernels.graphs import vamana
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.rows.bitmap import Bitmap
-from icepuffin.ops.recall.shard_recall import BY_DEFAULTS
+from icepuffin.ops.recall.shard_recall import BY_DEFAULTS, SHARED_QUERIES_PER_WIDE_ONE
 from icepuffin.ops.tasks.found_rows import find_rows, recalls_of_all
 from icepuffin.ops.tasks.recall_gate import curve_settings, held_out, search_by_defaults, searcher_of
 from icepuffin.puffin.blobs.shard_blob import Shard
@@ -44,7 +44,7 @@ def test_the_recall_of_all_shards_is_that_of_the_nearest_rows_of_all_their_answe
     by_defaults = recalls_of_all([rows for rows, _ in of_k], queries, metric)
     by_curve = recalls_of_all([rows for _, rows in of_k], queries, metric)
     assert by_curve.keys() == set(curve_settings(shards[0], k))
-    counted = queried if k == 10 else queried[: -(-QUERIES // 8)]
+    counted = queried if k == 10 else queried[: -(-QUERIES // SHARED_QUERIES_PER_WIDE_ONE)]
     every, which = np.tile(np.arange(ROWS), len(counted)), np.repeat(np.arange(len(counted)), ROWS)
     exact = pair_distances(vectors[counted], vectors, which, every, metric).reshape(len(counted), ROWS)
 
