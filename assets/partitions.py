@@ -8,6 +8,7 @@ import dagster as dg
 
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.table.summaries import number_of
 
 
 def partitions_name(spec: TableSpec) -> str:
@@ -31,9 +32,9 @@ def snapshot_of(context: dg.AssetExecutionContext) -> SnapshotId:
             allow_retries=False,
         )
     key = context.partition_key
-    if not (key.isascii() and key.isdecimal()):
+    if (number := number_of(key)) is None:
         raise dg.Failure(
             f"the partition '{key}' is no id of a snapshot. The table's sensor adds the partitions, and drops this one",
             allow_retries=False,
         )
-    return SnapshotId(int(key))
+    return SnapshotId(number)

@@ -111,7 +111,7 @@ def _ids(properties: Mapping[str, str], key: str) -> tuple[int, ...] | None:
     if text is None:
         return None
     ids = [number_of(part) for part in text.split(",") if part]
-    if any(number is None or number < 0 for number in ids):
+    if None in ids:
         raise _HalfOwnError(f"its {key} is no id, and no list of ids")
     return tuple(number for number in ids if number is not None)
 

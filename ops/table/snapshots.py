@@ -22,7 +22,7 @@ from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.table.blob_types import admit_foreign_blobs
 from icepuffin.ops.table.metadata_memo import once_per_metadata, snapshots_by_id
 from icepuffin.ops.table.ownership import own_snapshot, own_snapshots
-from icepuffin.ops.table.summaries import snapshot_count
+from icepuffin.ops.table.summaries import number_of, snapshot_count
 
 admit_foreign_blobs()  # before a table is loaded
 _log = logging.getLogger(__name__)
@@ -277,8 +277,8 @@ def _named_snapshot_id(table: Table, name: object) -> SnapshotId | None:
 
 def _named_by_text(table: Table, name: str) -> SnapshotId | None:
     if name not in table.metadata.refs:
-        if name.isdecimal():
-            return SnapshotId(int(name))
+        if (number := number_of(name)) is not None:
+            return SnapshotId(number)
         with suppress(ValueError):
             return _snapshot_as_of(table, datetime.fromisoformat(name))
     return ref_snapshot_id(table, name)

@@ -66,13 +66,14 @@ def test_a_file_that_may_come_back_is_tried_again(lake: Lake, instance: dg.Dagst
         ({}, "names no snapshot"),
         ({"partition_key": "yesterday"}, "the partition 'yesterday' is no id of a snapshot"),
         ({"partition_key": "2"}, "no snapshot 2: it has expired"),
+        ({"partition_key": "-2"}, "no snapshot -2: it has expired"),
     ],
 )
 def test_a_run_that_is_not_for_one_snapshot_of_the_table_fails_at_once(
     lake: Lake, instance: dg.DagsterInstance, run: dict[str, Any], message: str
 ) -> None:
     definitions = build(load(lake.write_settings(retries=2)))
-    instance.add_dynamic_partitions("snapshots/demo/demo/packages", ["1", "2", "yesterday"])
+    instance.add_dynamic_partitions("snapshots/demo/demo/packages", ["1", "2", "-2", "yesterday"])
     job = definitions.resolve_job_def("refresh_demo_demo_packages")
     result = job.execute_in_process(instance=instance, raise_on_error=False, **run)
     failures = [event for event in result.all_events if event.is_step_failure]

@@ -25,7 +25,7 @@ OUR_FILES = ("ann-", "theta-")
 """Prefixes of the names, under metadata/, of Puffin files that icepuffin writes."""
 _CUT_OFF = tuple(f".{name}" for name in OUR_FILES)
 """Prefixes of files that a killed process was writing on a local disk"""
-_STATISTICS = re.compile(r"\d+-[0-9a-f-]{36}\.stats")
+_STATISTICS = re.compile(r"-?\d+-[0-9a-f-]{36}\.stats")
 """Names of statistics files, which Spark gives to its own, too"""
 _CUT_OFF_STATISTICS = re.compile(rf"\.{_STATISTICS.pattern}\.[0-9a-f]{{32}}")
 

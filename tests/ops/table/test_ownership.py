@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -14,13 +15,17 @@ from icepuffin.ops.binding import bindings
 from icepuffin.ops.binding.bound_versions import bound_names, holder_ids, index_versions, own_names
 from icepuffin.ops.binding.derived_snapshots import NewPack
 from icepuffin.ops.binding.expiration import unnamed_packs
+from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search import exact_search
 from icepuffin.ops.table.blob_kind import KIND_KEY, BlobKind
 from icepuffin.ops.table.ownership import own_snapshot, own_snapshots
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots, derived_ids, resolve_snapshot
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.bindings import binding
+from tests.ops.index.comparison import index_head
 
 PACK = NewPack(path="s3://nowhere/pack.puffin", size=4, footer_size=2)
 VERSION = {
@@ -177,6 +182,22 @@ def test_who_names_the_holder_of_sketches_is_told_what_it_holds(table: Table) ->
     table.metadata = table.metadata.model_copy(update={"snapshots": [head, holder]})
     with pytest.raises(UnknownSnapshotError, match="only holds theta sketches, and has no rows"):
         resolve_snapshot(table, 13)
+
+
+def test_snapshots_whose_ids_are_negative_are_indexed_and_their_files_swept(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An id is any number of 64 bits. A version of such a snapshot was none, and its tag for good the owner's."""
+    with monkeypatch.context() as patch:
+        patch.setattr(type(table.metadata), "new_snapshot_id", lambda _: -5)
+        table.append(make_rows(60, 120))
+    index_head(table)
+    sketches = count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), SnapshotId(-5)).publish()
+    assert [version.base_snapshot_id for version in index_versions(table.refresh(), "e")] == [-5]
+    assert resolve_snapshot(table, "-5").snapshot_id == resolve_snapshot(table, "ann_e").snapshot_id == -5
+    table.append(make_rows(120, 130))
+    table.maintenance.expire_snapshots().by_id(-5).commit()
+    assert sketches.statistics_path in collect_garbage(table, storage=STORAGE, grace=timedelta(0)).deleted
 
 
 def test_a_version_that_names_a_pack_as_a_holder_does_is_no_holder() -> None:

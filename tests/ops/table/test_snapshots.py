@@ -41,6 +41,8 @@ def test_a_ref_names_its_snapshot_and_main_none_before_the_first(table_factory: 
     assert head_of(table, "other") is None
     with pytest.raises(UnknownSnapshotError, match="has no ref 'other'; its branches and tags are kept, main"):
         ref_snapshot_id(table, "other")
+    with pytest.raises(UnknownSnapshotError, match=r"has no ref '9{5000}'; its branches"):
+        resolve_snapshot(table, "9" * 5000)
 
 
 def test_a_branch_is_read_by_the_columns_of_the_table_and_a_tag_by_those_of_its_snapshot(
