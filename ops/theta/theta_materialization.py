@@ -56,8 +56,8 @@ def count_theta_sketches(
     files over the budget; what the snapshot's sketches count does not depend on it. With `verify`, sketches that are
     there are read first, and made anew where one is damaged: `note` has that.
 
-    Raises UnknownSnapshotError, UnsketchableColumnError, EqualityDeletesError, TableFaultError, ThetaError for a
-    derived snapshot, UnsupportedFormatError for a v3 table in a catalog that cannot commit it; what the catalog, the
+    Raises UnknownSnapshotError, also for a derived snapshot, UnsketchableColumnError, EqualityDeletesError,
+    TableFaultError, UnsupportedFormatError for a v3 table in a catalog that cannot commit it; what the catalog, the
     storage and the runner raise. No statistics are published then. Where file sketches or the old statistics file
     are lost, `note` has it: that is no error.
     """

@@ -16,12 +16,12 @@ from icepuffin.ops.model import LiveFiles, SnapshotId
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.table.blob_kind import SKETCHES_TAG, BlobKind, side_tag
 from icepuffin.ops.table.live_files import live_files, require_resolvable_deletes, require_same_deletes
-from icepuffin.ops.table.snapshots import base_snapshot_id, find_snapshot, is_derived, table_name
+from icepuffin.ops.table.snapshots import find_snapshot, require_data_snapshot, table_name
 from icepuffin.ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before
 from icepuffin.ops.theta.build_id import build_ids, is_outdated, sealed_as
 from icepuffin.ops.theta.columns import SketchedColumn, choose_columns, mapped_names
 from icepuffin.ops.theta.earlier_sketches import EarlierSketches, open_earlier_sketches
-from icepuffin.ops.theta.errors import ThetaError, UnsketchableColumnError
+from icepuffin.ops.theta.errors import UnsketchableColumnError
 from icepuffin.ops.theta.file_sketches import FileKey, file_key
 from icepuffin.ops.theta.sketch_packs import are_few
 from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
@@ -49,20 +49,16 @@ class SketchPlan:
 
 
 def data_snapshot(table: Table, snapshot_id: SnapshotId) -> Snapshot:
-    """The snapshot. Raises UnknownSnapshotError, and ThetaError for a snapshot that icepuffin made itself."""
-    snapshot = find_snapshot(table, snapshot_id)
-    if is_derived(snapshot):
-        base = base_snapshot_id(snapshot)
-        content = f"data of {base}; name that" if base is not None else "data; name a snapshot of the table's own"
-        raise ThetaError(f"{table_name(table)}: snapshot {snapshot_id} holds derived {content}")
-    return snapshot
+    """The snapshot. Raises UnknownSnapshotError, also for one that icepuffin made itself."""
+    require_data_snapshot(table, snapshot_id)
+    return find_snapshot(table, snapshot_id)
 
 
 def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, requested: Collection[str] | None) -> SketchPlan:
     """The plan of a snapshot's sketches. Reads metadata, and footers of file sketches of versions that do not say which
     columns have any.
 
-    Raises ThetaError, EqualityDeletesError, TableFaultError, UnsketchableColumnError, UnsupportedFormatError, and
+    Raises EqualityDeletesError, TableFaultError, UnsketchableColumnError, UnsupportedFormatError, and
     TagTakenError where the tag of the file sketches is somebody else's.
     """
     require_committable(table)

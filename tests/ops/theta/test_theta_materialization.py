@@ -20,10 +20,10 @@ from icepuffin.ops.binding.statistics import StatisticsPart, find_statistics
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.table.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, SKETCHES_TAG
 from icepuffin.ops.table.live_files import live_files
-from icepuffin.ops.table.snapshots import data_snapshots
+from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta import publication as publish_module
-from icepuffin.ops.theta.errors import ThetaError, UnsketchableColumnError
+from icepuffin.ops.theta.errors import UnsketchableColumnError
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
 from icepuffin.ops.theta.ndv import outdated_statistics, read_ndv
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
@@ -476,7 +476,8 @@ def test_a_derived_snapshot_is_refused_by_name(table: Table, runner: ThreadlessR
     snapshot = append(table, 0, 100)
     materialize(table, snapshot, runner)
     derived = table.refresh().refs()[SKETCHES_TAG].snapshot_id
-    with pytest.raises(ThetaError, match=f"derived data of {snapshot}"):
+    other = f"is icepuffin's own, for data snapshot {snapshot}; name that one, or another if it has expired"
+    with pytest.raises(UnknownSnapshotError, match=other):
         materialize(table, derived, runner)
 
 
