@@ -8,8 +8,9 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 from pyspark import TaskContext
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -144,6 +145,9 @@ def knn_join(
     """
     require_type(left, DataFrame, "knn_join takes a Spark DataFrame", "read one first, as in spark.table(...)")
     require_type(reader, IndexReader, "knn_join takes an open index", "give open_index(table, index)")
+    require_type(on, str, "on is the name of a column", 'write on="vector"')
+    if left.isStreaming:
+        raise QueryError("the left side is a stream: join each batch of it, in writeStream.foreachBatch")
     require_at_least_one(block_rows=block_rows)
     cores = SparkRunner(left.sparkSession).parallelism
     request, unfollowed = reader.search_request(k, SearchOptions(search_list, shards, oversample, target_recall), where)
@@ -285,6 +289,14 @@ def _schema(left: StructType, on: str, names: Sequence[str], prefix: str, job: S
         raise QueryError(
             f"column {on!r} of the left side is {column_type.simpleString()}; cast it to array<float> or <double>"
         )
+    for field in left.fields:
+        try:
+            to_arrow_type(field.dataType)
+        except PySparkTypeError as error:
+            raise QueryError(
+                f"column {field.name!r} of the left side is {field.dataType.simpleString()}, of which PySpark makes no "
+                "Arrow column: cast it, or leave it out"
+            ) from error
     fields = [*left.fields, *map(StructField, _OWN_COLUMNS, (IntegerType(), DoubleType()))]
     if names:
         types = from_arrow_schema(spark_schema(arrow_schema(job.schema.select(*names))), prefer_timestamp_ntz=True)
