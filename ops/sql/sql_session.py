@@ -251,12 +251,21 @@ class SqlSession:
     def _search(self, statement: Nearest) -> SqlResult:
         try:
             table, storage = self._open(statement.table)
-            statement = _with_id(statement, table)
+            statement = self._at_snapshot(statement, table)
             return self._search_table(statement, table, schema_at(table, statement.snapshot), storage)
         except (NotIndexableError, FilterError) as error:
             if self._spark is None and isinstance(error, UnknownTableError):
                 raise  # what works without Spark is no answer to a mistyped name
             return self._run_on_spark(_otherwise(statement, error))
+
+    def _at_snapshot(self, statement: Nearest, table: Table) -> Nearest:
+        """The statement at the branch that Spark is set to read, if it has no snapshot; and see `_with_id`."""
+        audited = table.properties.get("write.wap.enabled", "").lower() == "true"
+        if audited and statement.snapshot is None and self._spark is not None:
+            require_live(self._spark)
+            branch = self._spark.conf.get("spark.wap.branch", None)
+            statement = replace(statement, snapshot=branch if branch in table.metadata.refs else None)
+        return _with_id(statement, table)
 
     def _search_table(self, statement: Nearest, table: Table, schema: Schema, storage: StorageConfig) -> SqlResult:
         first = _first_step(schema, statement)
@@ -330,7 +339,7 @@ class SqlSession:
             return SqlResult(pa.table({"plan": lines}), answer.how, answer.search, is_text=True)
         try:
             table, storage = self._open(statement.table)
-            statement = _with_id(statement, table)
+            statement = self._at_snapshot(statement, table)
             schema = schema_at(table, statement.snapshot)
             _first_step(schema, statement)
             if statement.where is not None:

@@ -432,6 +432,26 @@ def test_spark_reads_the_state_that_the_index_reads(sql_catalog: Catalog, table:
 
 
 @pytest.mark.jvm
+def test_a_branch_that_spark_audits_is_searched(sql_catalog: Catalog, table: Table, iceberg_spark: Any) -> None:
+    """Spark reads and writes the branch that `spark.wap.branch` names, of tables that allow it and have it."""
+    session = SqlSession.on(sql_catalog, storage=STORAGE, spark=iceberg_spark)
+    iceberg_spark.sql("ALTER TABLE test.db.t CREATE BRANCH audit")
+    iceberg_spark.sql("DELETE FROM test.db.t.branch_audit WHERE id >= 50")
+
+    def seen() -> list[int]:
+        (counted,) = session.sql("SELECT count(*) AS n FROM test.db.t").rows["n"].to_pylist()
+        return [counted, session.sql(f"{NEAREST} ORDER BY d LIMIT 500").rows.num_rows]
+
+    iceberg_spark.conf.set("spark.wap.branch", "audit")
+    assert seen() == [400, 400]
+    iceberg_spark.sql("ALTER TABLE test.db.t SET TBLPROPERTIES ('write.wap.enabled' = 'true')")
+    assert seen() == [50, 50]
+    assert session.sql(f"{NEAREST} VERSION AS OF 'main' ORDER BY d LIMIT 500").rows.num_rows == 400
+    iceberg_spark.conf.set("spark.wap.branch", "another")
+    assert seen() == [400, 400]
+
+
+@pytest.mark.jvm
 def test_spark_searches_indexes_over_the_threshold(
     session: SqlSession, sql_catalog: Catalog, table: Table, spark: Any
 ) -> None:
