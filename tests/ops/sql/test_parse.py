@@ -441,6 +441,10 @@ def test_a_distance_for_spark_is_of_two_vectors() -> None:
             )
         ),
         ("TIMESTAMP AS OF CAST('2026-01-01 08:00' AS DATE)", "TIMESTAMP AS OF TIMESTAMP '2026-01-01T00:00:00+00:00'"),
+        (
+            "TIMESTAMP AS OF CAST('2026-01-01 08:00+09:00' AS DATE)",
+            "TIMESTAMP AS OF TIMESTAMP '2026-01-01T00:00:00+00:00'",
+        ),
         ("TIMESTAMP AS OF '2026-1-1 8:00 Europe/Berlin'", "TIMESTAMP AS OF '2026-1-1 8:00 Europe/Berlin'"),
         ("TIMESTAMP AS OF current_timestamp()", "TIMESTAMP AS OF current_timestamp()"),
         ("TIMESTAMP AS OF 'nonsense'", "TIMESTAMP AS OF 'nonsense'"),
