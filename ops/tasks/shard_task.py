@@ -135,7 +135,7 @@ class ShardResult:
     slots: npt.NDArray[np.uint32] | None
     """File slots of all nodes, dead ones included; None where addresses were not read"""
     routing: RoutingDistances | None = None
-    """Distances of the task's `routing_queries`"""
+    """Distances of the task's `routing_queries`; None without them, and under inner product"""
     found: tuple[FoundRows, ...] = ()
     """What the shard finds for them"""
 
@@ -338,7 +338,8 @@ def _write(task: ShardTask, storage: Storage, measured: _MeasuredShard, inserted
     found: tuple[FoundRows, ...] = ()
     if task.routing_queries is not None:
         searched = measured.shard, measured.vectors, task.routing_queries
-        routing = measure_distances(*searched, threads=task.threads, searcher=measured.searcher)
+        if task.metric is not Metric.INNER_PRODUCT:  # which has no near centroids: no routing curve is made
+            routing = measure_distances(*searched, threads=task.threads, searcher=measured.searcher)
         found = find_rows(*searched, count=task.shared_queries, threads=task.threads, searcher=measured.searcher)
     measured = replace(measured, searcher=None)  # what follows needs the room
     if task.cell_bits:
