@@ -21,6 +21,7 @@ from icepuffin.ann_kernels.sketches.theta import ThetaAccumulator
 
 PAIR = Graph(np.array([[1, -1], [0, -1]], np.int32), np.array([1, 1], np.int32), 0)
 VECTORS = np.eye(2, 4, dtype=np.float32)
+BEHIND_A_BLOCK = np.r_[np.ones(2**17), 0.0].astype(np.float32)[:, None] * np.ones(8, np.float32)  # of 2^20 values
 SEARCHER = Searcher(PAIR, VECTORS, Metric.L2)
 L2, COSINE = Metric.L2, Metric.COSINE
 
@@ -57,6 +58,7 @@ def nodes(slots: list[int], positions: int, live: int, files: tuple[int, int, in
         (partial(prepare, np.array([[1.0], [np.nan]]), L2), NonFiniteVectorError, "1"),
         (partial(prepare_exact, np.array([[1.0], [1e39]]), L2), NonFiniteVectorError, "1"),
         (partial(prepare, np.array([[1.0], [0.0]]), COSINE), ZeroVectorError, "1"),
+        (partial(prepare, BEHIND_A_BLOCK, COSINE), ZeroVectorError, str(len(BEHIND_A_BLOCK) - 1)),
         (partial(Metric.of_code, 4), ValueError, "no metric has the number 4"),
         (partial(Searcher, PAIR, None, L2), KernelError, "a search needs vectors or codes"),
         (partial(Searcher, PAIR, VECTORS[:1], L2), DimensionError, "the graph has 2 nodes, but there are 1 vectors"),

@@ -51,6 +51,12 @@ def test_training_depends_on_the_seed_alone() -> None:
     assert (first == second).all()
 
 
+def test_centroids_without_points_move_to_the_points_farthest_from_theirs() -> None:
+    points, previous = np.array([[0.0], [1.0], [9.0], [5.0]], np.float32), np.array([[2.0], [40.0], [50.0]], np.float32)
+    labels, squared = kmeans.assign(points, previous)
+    assert kmeans._means(points, labels, squared, previous).tolist() == [[3.75], [9.0], [5.0]]
+
+
 def test_more_centroids_than_distinct_points_are_allowed() -> None:
     assert kmeans.train(np.ones((5, 3), np.float32), 4, seed=0).shape == (4, 3)
 

@@ -49,3 +49,9 @@ def test_true_rows_that_differ_by_less_than_roundings_are_ties() -> None:
     exact, found = np.array([[0.0, 0.95, 1.0]]), np.array([[1.0, 1.0, 1.05]])
     assert recalls_of(found, exact, ROUNDING).tolist() == [2 / 3]
     assert recalls_of(found, exact).tolist() == [1 / 3]
+
+
+def test_the_nearest_rows_are_all_there_however_their_distances_are_rounded() -> None:
+    """The second row seems nearly as far as the third, and is no tie of it."""
+    exact, found = np.array([[0.0, 0.85, 1.0]]), np.array([[0.05, 0.94, 1.0]])
+    assert recalls_of(found, exact, ROUNDING).tolist() == [1.0]
