@@ -19,13 +19,23 @@ _MAX_CHARACTERS = 300
 
 
 def require_live(session: "SparkSession") -> None:
-    """Raises RunnerError where a session was stopped: PySpark fails on attributes of None then, and through Spark
-    Connect by an error that says nothing of runners.
+    """Raises RunnerError where a session was stopped, or its JVM ended: PySpark fails on attributes of None or on a
+    refused connection then, and through Spark Connect by an error that says nothing of runners.
     """
-    context = getattr(session, "_sc", None)
-    stopped = getattr(session, "is_stopped", False) if context is None else context._jsc is None  # noqa: SLF001
-    if stopped:
+    if _is_stopped(session):
         raise RunnerError("the Spark session was stopped: make a SparkRunner of a live one, and open readers by it")
+
+
+def _is_stopped(session: "SparkSession") -> bool:
+    context = getattr(session, "_sc", None)
+    if context is None:
+        return bool(getattr(session, "is_stopped", False))
+    from py4j.protocol import Py4JError  # noqa: PLC0415  only with a session
+
+    try:
+        return context._jsc is None or bool(context._jsc.sc().isStopped())  # noqa: SLF001  no public way
+    except (Py4JError, ConnectionError):
+        return True
 
 
 @contextmanager

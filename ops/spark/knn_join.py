@@ -146,10 +146,11 @@ def knn_join(
     require_type(left, DataFrame, "knn_join takes a Spark DataFrame", "read one first, as in spark.table(...)")
     require_type(reader, IndexReader, "knn_join takes an open index", "give open_index(table, index)")
     require_type(on, str, "on is the name of a column", 'write on="vector"')
+    require_type(prefix, str, "prefix is put before names of columns", 'write prefix="match_"')
+    cores = SparkRunner(left.sparkSession).parallelism
     if left.isStreaming:
         raise QueryError("the left side is a stream: join each batch of it, in writeStream.foreachBatch")
     require_at_least_one(block_rows=block_rows)
-    cores = SparkRunner(left.sparkSession).parallelism
     request, unfollowed = reader.search_request(k, SearchOptions(search_list, shards, oversample, target_recall), where)
     job = reader.search_job()
     returned = field_ids(job.schema, columns, reader.table)

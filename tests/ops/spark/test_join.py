@@ -548,6 +548,8 @@ def test_what_cannot_be_joined_is_refused(spark: "SparkSession", table: Table) -
         knn_join(left, reader, on="number")
     with pytest.raises(TypeError, match="on is the name of a column, not a value of type Column: write on="):
         knn_join(left, reader, on=left["query"])
+    with pytest.raises(TypeError, match="prefix is put before names of columns, not a value of type NoneType: write"):
+        joined(left, reader, prefix=None)
     with pytest.raises(QueryError, match=r"a stream: join each batch of it, in writeStream\.foreachBatch"):
         joined(spark.readStream.format("rate").load().selectExpr("array(1.0) AS query"), reader)
     for value, kind in (("make_ym_interval(1)", "interval year to month"), ("make_interval(1)", "interval")):

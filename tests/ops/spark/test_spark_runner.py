@@ -269,30 +269,31 @@ from icepuffin.ops.spark.table_function import register_vector_search
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.tasks.task_runner import RunnerError
 
-session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-runner, left, reader = SparkRunner(session), session.range(1), IndexReader.__new__(IndexReader)
-placed = runner.in_place()
-session.stop()
-for use in (
-    lambda: runner.run(len, ["a"], label="lengths"),
-    lambda: placed.run(len, ["a"], label="lengths"),
-    lambda: runner.parallelism,
-    runner.in_place,
-    lambda: SqlSession(print, spark=session).sql("SELECT 6 * 7"),
-    lambda: knn_join(left, reader, on="query"),
-    lambda: register_vector_search(session, NoopCatalog("a catalog")),
-):
-    try:
-        use()
-    except RunnerError as error:
-        print(error)
+for stop in (lambda session: session.stop(), lambda session: session._sc._gateway.proc.kill()):
+    session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    runner, left, reader = SparkRunner(session), session.range(1), IndexReader.__new__(IndexReader)
+    placed = runner.in_place()
+    stop(session)
+    for use in (
+        lambda: runner.run(len, ["a"], label="lengths"),
+        lambda: placed.run(len, ["a"], label="lengths"),
+        lambda: runner.parallelism,
+        runner.in_place,
+        lambda: SqlSession(print, spark=session).sql("SELECT 6 * 7"),
+        lambda: knn_join(left, reader, on="query"),
+        lambda: register_vector_search(session, NoopCatalog("a catalog")),
+    ):
+        try:
+            use()
+        except RunnerError as error:
+            print(error)
 """
 
 
 @pytest.mark.jvm
 def test_a_session_that_was_stopped_is_an_error_of_ours() -> None:
     done = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == 7 * [
+    assert done.stdout.splitlines() == 14 * [
         "the Spark session was stopped: make a SparkRunner of a live one, and open readers by it"
     ]
 
