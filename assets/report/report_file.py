@@ -13,7 +13,7 @@ from icepuffin.assets.table_settings import TableSettings
 from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.catalog.read_restrictions import require_table
 from icepuffin.ops.catalog.vended_config import storage_of
-from icepuffin.ops.errors import ArgumentError
+from icepuffin.ops.errors import ArgumentError, faults_of
 from icepuffin.ops.index import list_definitions
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.table.snapshots import table_name
@@ -54,6 +54,8 @@ def write_report(
     ------
     ArgumentError
         A file that is no report has the name, there is no such folder, or the file cannot be written.
+    TableFaultError
+        The metadata has something that nothing here is made for.
 
     Examples
     --------
@@ -64,7 +66,8 @@ def write_report(
     require_folder(Path(path))
     reload_table(table)
     settings = TableSettings(catalog=table.catalog.name, name=table_name(table), watched_refs=(ref,))
-    report = table_report(table, TableSpec(settings, list_definitions(table)), storage or storage_of(table))
+    with faults_of(settings.name):
+        report = table_report(table, TableSpec(settings, list_definitions(table)), storage or storage_of(table))
     write_page(report, Path(path))
     return report
 

@@ -15,6 +15,7 @@ from icepuffin.ops.binding.expiration import expire_packs, unnamed_packs
 from icepuffin.ops.binding.files_folder import folder_of
 from icepuffin.ops.catalog.read_restrictions import require_table
 from icepuffin.ops.catalog.vended_config import storage_of
+from icepuffin.ops.errors import faults_of
 from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.definitions.ddl import defined_names
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
@@ -29,7 +30,7 @@ from icepuffin.ops.model import MAX_GRACE_HOURS, StorageConfig
 from icepuffin.ops.recall.recall_reports import RecallReports
 from icepuffin.ops.storage import StorageError, open_storage
 from icepuffin.ops.table.blob_kind import SKETCHES_TAG, BlobKind, index_tag
-from icepuffin.ops.table.snapshots import require_all_snapshots
+from icepuffin.ops.table.snapshots import require_all_snapshots, table_name
 
 
 def gc(
@@ -77,7 +78,8 @@ def gc(
     Raises
     ------
     TableFaultError
-        The metadata does not name all snapshots, so that nobody knows what is needed.
+        The metadata does not name all snapshots, so that nobody knows what is needed, or has something that nothing
+        here is made for.
     StorageError
         The store does not answer, or refuses.
     ValueError
@@ -95,15 +97,16 @@ def gc(
         raise ValueError(f"last is {last!r} and days is {days!r}; they are numbers above 0, or left out")
     if not 0 <= grace_hours <= MAX_GRACE_HOURS:
         raise ValueError(f"grace_hours is {grace_hours!r}; it is a number of hours from 0 to {MAX_GRACE_HOURS}")
-    return collect_table_garbage(
-        table,
-        storage=storage or storage_of(table),
-        retentions={},
-        default=RetentionPolicy(RetentionScope(versions), last, days),
-        grace_hours=grace_hours,
-        dry_run=dry_run,
-        recall_reports=recall_reports,
-    )
+    with faults_of(table_name(table)):
+        return collect_table_garbage(
+            table,
+            storage=storage or storage_of(table),
+            retentions={},
+            default=RetentionPolicy(RetentionScope(versions), last, days),
+            grace_hours=grace_hours,
+            dry_run=dry_run,
+            recall_reports=recall_reports,
+        )
 
 
 def collect_table_garbage(

@@ -231,12 +231,21 @@ def schema_at(table: Table, name: SnapshotName = None, resolved: DataSnapshot | 
     """The schema in which a snapshot is read: its own; at the head of a branch, as of main, the table's current one,
     since a change of the schema makes no snapshot. So Iceberg's Java has it (`SnapshotUtil.schemaFor`); PyIceberg
     reads other branches by their snapshots' schemas. `resolved`: what `name` stands for, if that is known. Raises
-    UnknownSnapshotError.
+    UnknownSnapshotError, and as `find_schema`.
     """
     ref = table.metadata.refs.get(name) if isinstance(name, str) else None
     if is_head_of_main(name) or (ref is not None and ref.snapshot_ref_type is SnapshotRefType.BRANCH):
         return table.schema()
-    return table.schemas()[(resolved or resolve_snapshot(table, name)).schema_id]
+    return find_schema(table, (resolved or resolve_snapshot(table, name)).schema_id)
+
+
+def find_schema(table: Table, schema_id: int) -> Schema:
+    """The schema that a snapshot names. Raises TableFaultError where the metadata has none of that id."""
+    if schema_id not in (schemas := table.schemas()):
+        raise TableFaultError(
+            f"{table_name(table)}: a snapshot names schema {schema_id}, which the metadata lacks. Look at what wrote it"
+        )
+    return schemas[schema_id]
 
 
 def with_zone(time: datetime) -> datetime:

@@ -151,7 +151,7 @@ def test_a_size_that_no_file_has_costs_one_metric_of_its_table(
 
 
 @pytest.mark.parametrize("milliseconds", [10**15, 10**400], ids=["microseconds", "400 digits"])
-def test_an_error_of_a_command_names_the_table_where_nobody_foresaw_it(
+def test_an_error_names_the_table_where_nobody_foresaw_it(
     pair: Backlog, tmp_path: Path, capsys: pytest.CaptureFixture[str], milliseconds: int
 ) -> None:
     pair.settings(indexes_from_table=True)
@@ -163,6 +163,9 @@ def test_an_error_of_a_command_names_the_table_where_nobody_foresaw_it(
         with pytest.raises(SystemExit):
             main([command, "demo.t0", "--dir", str(tmp_path)])
         assert "demo.t0: its metadata has something that icepuffin cannot use" in capsys.readouterr().err
+    table = pair.catalog.load_table("demo.t0")
+    with pytest.raises(TableFaultError, match=r"^demo\.t0: its metadata has something that icepuffin cannot use"):
+        icepuffin.write_report(table, tmp_path / "report.html")
 
 
 def test_the_ui_can_send_what_it_shows_of_tables_whatever_text_one_has(pair: Backlog) -> None:

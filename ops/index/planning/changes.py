@@ -26,6 +26,7 @@ from icepuffin.ops.table.live_rows import read_live
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.table.row_deletes import deleted_by_file, fingerprint
 from icepuffin.ops.table.shared_deletes import DeleteFilter, Deletes
+from icepuffin.ops.table.snapshots import find_schema
 from icepuffin.ops.tasks.task_runner import RunContext
 
 _FILES = 8
@@ -77,7 +78,7 @@ def find_changes(run: RunContext, base: OpenVersion, live: LiveFiles) -> Changes
     """Compare a snapshot's live files with those of a version. Raises StorageError, PuffinError for broken deletes."""
     table = run.table
     covered = covered_paths(base)
-    mended = files_mapped_since(table, base, live, table.schemas()[live.schema_id], run.storage)
+    mended = files_mapped_since(table, base, live, find_schema(table, live.schema_id), run.storage)
     same = {path: live.files[number] for path, number in same_files(base, live).items() if path not in mended}
     table_then = base.routing.files
     changed = {
@@ -106,7 +107,7 @@ def find_changes(run: RunContext, base: OpenVersion, live: LiveFiles) -> Changes
 def changed_files(run: RunContext, base: OpenVersion, live: LiveFiles) -> Changes:
     """The same for a version that knows files, not their rows: a file under other deletes counts as another file."""
     slots = covered_paths(base)
-    mended = files_mapped_since(run.table, base, live, run.table.schemas()[live.schema_id], run.storage)
+    mended = files_mapped_since(run.table, base, live, find_schema(run.table, live.schema_id), run.storage)
     kept = {
         path
         for path, number in same_files(base, live).items()
@@ -163,7 +164,7 @@ def _names_then(table: Table, base: OpenVersion, field_id: int) -> frozenset[str
     index_snapshot = snapshots_by_id(table.metadata).get(base.bound.index_snapshot_id)
     if index_snapshot is None or index_snapshot.schema_id is None:
         return frozenset()
-    return _own_name(table.schemas()[index_snapshot.schema_id], field_id)
+    return _own_name(find_schema(table, index_snapshot.schema_id), field_id)
 
 
 def _own_name(schema: Schema, field_id: int) -> frozenset[str]:

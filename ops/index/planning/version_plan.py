@@ -52,7 +52,7 @@ from icepuffin.ops.storage import relative_to
 from icepuffin.ops.table.blob_kind import side_tag
 from icepuffin.ops.table.live_files import live_files, require_distinct_files, require_resolvable_deletes
 from icepuffin.ops.table.row_deletes import fingerprint
-from icepuffin.ops.table.snapshots import ancestor_ids, head_of, require_data_snapshot, table_name
+from icepuffin.ops.table.snapshots import ancestor_ids, find_schema, head_of, require_data_snapshot, table_name
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.puffin.blobs import routing_blob
 
@@ -220,7 +220,7 @@ def _build_plan(run: RunContext, definition: IndexDefinition, snapshot_id: Snaps
     table, live = run.table, live_files(run.table, snapshot_id)
     require_resolvable_deletes(live)
     require_distinct_files(live)
-    schema = table.schemas()[live.schema_id]
+    schema = find_schema(table, live.schema_id)
     is_early = _comes_later(definition, schema, table.schema())
     field_id = resolve_field(definition, table.schema() if is_early else schema, table_name(table))
     is_head = head_of(table, run.ref) == snapshot_id

@@ -35,6 +35,7 @@ from icepuffin.ops.shards.cell_rows import require_codes
 from icepuffin.ops.shards.shard_reader import check_shard, open_shard
 from icepuffin.ops.storage import open_storage, relative_to
 from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.table.snapshots import find_schema
 from icepuffin.ops.tasks.matching.self_search import SelfSearchResult, SelfSearchTask, self_search
 from icepuffin.ops.tasks.matching.tally import RowsResult, RowsTask, Tally, tally_of, tally_rows
 from icepuffin.ops.tasks.rows import by_file, live_nodes
@@ -238,7 +239,7 @@ def _covered_rows(
 ) -> _CoveredRows:
     """Reads the index snapshot: it has the same files as the data snapshot, and outlives it."""
     live = live_files(run.table, version.index_snapshot_id)
-    schema = run.table.schemas()[live.schema_id]
+    schema = find_schema(run.table, live.schema_id)
     field_id = resolve_field(definition, schema, live.table)
     slots = {file.path: FileSlot(slot) for slot, file in enumerate(expected.files) if file.present}
     paths = {file.path: relative_to(file.path, live.location) for file in live.files}

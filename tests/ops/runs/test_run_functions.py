@@ -1,7 +1,9 @@
 """What the functions that run on one table refuse, leave out, and hand on."""
 
 import logging
+import re
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 from pyiceberg.table import Table
 
 import icepuffin
-from icepuffin.errors import IndexUnavailableError
+from icepuffin.errors import IndexUnavailableError, TableFaultError
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.model import MAX_GRACE_HOURS, SnapshotId
 from icepuffin.ops.runs import maintenance, snapshot
@@ -36,6 +38,17 @@ def test_a_collection_of_garbage_that_nobody_can_mean_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         icepuffin.gc(table_factory("t"), **wrong)
+
+
+def test_a_collection_of_garbage_names_the_table_whose_times_no_clock_has(table_factory: Callable[..., Table]) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 20))
+    icepuffin.refresh(table)
+    file = Path(table.refresh().metadata_location.removeprefix("file://"))
+    times = re.sub(r'("timestamp-ms": ?)\d+', rf"\g<1>{10**400}", file.read_text(encoding="utf-8"))
+    file.write_text(times, encoding="utf-8")
+    with pytest.raises(TableFaultError, match=r"its metadata has something that icepuffin cannot use \(Overflow"):
+        icepuffin.gc(table)
 
 
 def test_a_collection_of_garbage_is_what_was_asked_for(

@@ -11,6 +11,7 @@ from pyiceberg.io import load_file_io
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import SnapshotLogEntry, Summary
 
+from icepuffin.ops.errors import TableFaultError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table import snapshots
 from icepuffin.ops.table.snapshots import (
@@ -60,6 +61,10 @@ def test_a_branch_is_read_by_the_columns_of_the_table_and_a_tag_by_those_of_its_
     assert names["side"] == names["main"]
     assert "title" not in names["kept"]
     assert names["kept"] == names[head] == names[str(head)]
+    unknown = [snapshot.model_copy(update={"schema_id": 9}) for snapshot in table.metadata.snapshots]
+    table.metadata = table.metadata.model_copy(update={"snapshots": unknown})
+    with pytest.raises(TableFaultError, match=r"a snapshot names schema 9, which the metadata lacks"):
+        schema_at(table, head)
 
 
 def test_ancestors_are_those_of_the_line_of_a_snapshot(table_factory: TableFactory) -> None:
