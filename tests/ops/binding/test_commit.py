@@ -171,6 +171,7 @@ def test_only_an_overtaken_commit_is_one_that_somebody_refused(
         (TooManyRequestsError("later"), CommitOutcome.REFUSED),
         (ServiceUnavailableError("later"), CommitOutcome.UNKNOWN),
         (BUSY, CommitOutcome.UNKNOWN),
+        (ClientError({"Error": {"Code": "TooManyRequestsException"}}, "UpdateTable"), CommitOutcome.UNKNOWN),
     ],
 )
 def test_a_catalog_that_is_too_busy_may_be_tried_again(

@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bindings import drop, publish
+from icepuffin.ops.binding.commit import require_clock
 from icepuffin.ops.binding.derived_snapshots import NewPack
 from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.binding.statistics import find_statistics
@@ -78,6 +80,12 @@ def test_a_change_that_would_set_the_time_back_is_refused(work: str, table: Tabl
         works[work]()
     assert refused.value.retryable
     assert table.refresh().metadata_location == before
+
+
+def test_a_catalog_that_writes_the_metadata_itself_stamps_a_change_by_its_own_clock(table: Table) -> None:
+    written_ahead(table, 10 * MINUTE)
+    table.catalog = NoopCatalog("rest")
+    require_clock(table)
 
 
 def test_clocks_that_differ_by_less_than_a_minute_do_no_harm(table: Table) -> None:

@@ -55,6 +55,22 @@ def test_a_version_tells_what_the_deletes_that_it_saw_have_left(
     assert again.covered(np.array([ROWS["a"] - 1, ROWS["b"] - 2])) == set()
 
 
+def test_a_routing_blob_tells_what_it_covers_of_a_snapshot_that_has_all_of_its_files(masker: ShardMasker) -> None:
+    files, live = masker._opened.routing.files, masker._live
+    for file in files:
+        file.delete_fingerprint, file.live_rows = fingerprint(live.files[0]), file.rows - 1
+    (shard,) = masker._opened.routing.shards
+    shard.live_rows = ROWS["a"] + ROWS["b"] - 2
+    assert masker.covered_by_routing() is None, "the snapshot lacks a file"
+    files[2].present = False
+    assert masker.covered_by_routing() == {0, 1}
+    files[1].live_rows -= 1
+    assert masker.covered_by_routing() is None, "a row has no node in any shard"
+    files[1].live_rows += 1
+    files[1].delete_fingerprint = b"other"
+    assert masker.covered_by_routing() is None, "the snapshot has it under other deletes"
+
+
 def test_a_neighbour_that_is_missing_has_no_address() -> None:
     shard = SimpleNamespace(file_slots=np.array([1, 0], np.uint32), row_positions=np.array([5, 6]))
     masked: Any = SimpleNamespace(slot_to_number=np.array([7, 8]), shard=shard)
