@@ -106,6 +106,12 @@ def test_a_version_is_all_that_its_snapshot_says(table: Table) -> None:
     assert index_versions(table, "e") == (replace(version, packs=lost_pack),), "an entry is left that an engine forgot"
 
 
+def test_a_version_may_have_the_distances_that_its_summary_does_not_tell(table: Table) -> None:
+    version = bindings.publish(table, replace(binding(table), distances="3 l2"))
+    assert [version.may_have(distances) for distances in ("3 l2", "3 cosine", "")] == [True, False, False]
+    assert replace(version, distances="").may_have("3 cosine")
+
+
 def test_a_version_whose_data_snapshot_has_expired_has_its_own_number_in_place_of_that(table: Table) -> None:
     request = binding(table)
     table.append(make_rows(10, 20))
@@ -122,6 +128,13 @@ def test_versions_are_in_the_order_of_their_commits_whatever_the_clocks_of_their
     ids = [first.index_snapshot_id, second.index_snapshot_id]
     set_times(table, ids, [second.timestamp_ms + 60_000, second.timestamp_ms])
     assert [version.index_snapshot_id for version in index_versions(table, "e")] == ids
+
+
+def test_versions_of_one_number_are_in_the_order_of_their_times(table: Table) -> None:
+    first = bindings.publish(table, binding(table, 1))
+    second = bindings.publish(table, binding(table, 2, expected=first.index_snapshot_id))
+    set_times(table, [first.index_snapshot_id, second.index_snapshot_id], [second.timestamp_ms, first.timestamp_ms - 1])
+    assert [version.puffin_path for version in index_versions(table, "e")] == [second.puffin_path, first.puffin_path]
 
 
 def test_versions_of_one_kind_and_name_are_those_of_no_other(table: Table) -> None:

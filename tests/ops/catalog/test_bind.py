@@ -239,6 +239,22 @@ def test_where_the_base_expires_during_the_commit_the_tag_is_put_back(table: Tab
     assert index_versions(table, "e") == (good,), "what was undone is not left in the table"
 
 
+def test_where_the_base_expires_the_side_tag_goes_with_a_version_that_shares_packs(
+    table: Table, afterwards: Afterwards
+) -> None:
+    pack = NewPack(f"{table.location()}/metadata/ann-e-pack.puffin", 4, 2)
+    good = bindings.publish(table, replace(binding(table, 1), new_packs=(pack,)))
+    table.append(make_rows(10, 20))
+    base = data_snapshots(table)[-1].snapshot_id
+    new_binding = replace(binding(table, 2, tag=f"ann_e-{base}"), packs=(good.packs[0].holder_id,))
+    table.append(make_rows(20, 30))
+    afterwards.then = expired(base)
+    with pytest.raises(UnknownSnapshotError, match="undone"):
+        bindings.publish(table, new_binding)
+    assert index_versions(table.refresh(), "e") == (good,)
+    assert set(table.metadata.refs) == {"main", "ann_e", f"ann_e-pack-{good.packs[0].holder_id}"}
+
+
 def test_where_the_base_expires_a_version_stays_that_the_owner_has_tagged(table: Table, afterwards: Afterwards) -> None:
     new_binding = binding(table)
     table.append(make_rows(10, 20))

@@ -368,6 +368,22 @@ def test_a_tag_that_moved_without_a_snapshot_leaves_the_outcome_unknown(table: T
     assert_readable(table, index_versions(table.refresh(), "e")[-1])
 
 
+def test_a_pack_that_lost_its_tag_meanwhile_leaves_the_outcome_unknown(table: Table, line: BadLine) -> None:
+    pack = NewPack(f"{table.location()}/metadata/ann-e-pack.puffin", 4, 2)
+    first = bindings.publish(table, replace(binding(table, 1), new_packs=(pack,)))
+    holder_id = first.packs[0].holder_id
+    shares = replace(binding(table, 2, expected=first.index_snapshot_id), packs=(holder_id,))
+
+    def late_and_untagged(commit: Commit) -> None:
+        line.late.append(commit)
+        table.manage_snapshots().remove_tag(f"ann_e-pack-{holder_id}").commit()
+        raise CommitStateUnknownException("gateway timeout")
+
+    line.steps = iter([late_and_untagged])
+    with pytest.raises(UnknownOutcomeError):
+        bindings.publish(table, shares)
+
+
 def test_a_first_request_that_lands_after_its_repetition_was_refused_is_whole(table: Table, line: BadLine) -> None:
     line.steps = iter([line.repetition_is_refused_first, line.late_ones_arrive_first])
     version = bindings.publish(table, binding(table))
