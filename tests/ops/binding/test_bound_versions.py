@@ -41,7 +41,7 @@ from icepuffin.ops.binding.expiration import expire_derived, expire_packs, unnam
 from icepuffin.ops.binding.pack_upkeep import expire_packs_if_possible
 from icepuffin.ops.errors import TableFaultError
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.table.blob_kind import SIDE_TAG_AGE_MS, SKETCHES_TAG, BlobKind
+from icepuffin.ops.table.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, SKETCHES_TAG, BlobKind
 from tests.conftest import make_rows
 from tests.ops.catalog.bindings import binding
 from tests.ops.index.snapshot_times import set_times
@@ -91,6 +91,8 @@ def test_a_version_is_all_that_its_snapshot_says(table: Table) -> None:
         table_location=table.location(),
     )
     assert tagged_version(table, "e") == version
+    tags = {name: table.metadata.refs[name] for name in ("ann_e", f"ann_e-pack-{holder_id}")}
+    assert {tag.max_ref_age_ms for tag in tags.values()} == {LASTING_MS}
     change(table, RemoveSnapshotRefUpdate(ref_name=f"ann_e-pack-{holder_id}"))
     assert index_versions(table, "e") == (replace(version, packs=(replace(pack, is_kept=False),)),)
     assert untagged_packs(table, [version.index_snapshot_id, SnapshotId(17)]) == {f"ann_e-pack-{holder_id}": holder_id}

@@ -1,10 +1,11 @@
 """Expiry of versions takes what icepuffin made and nothing else, and says what is gone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from pyiceberg.table import Table
+from pyiceberg.table.update import AssertRefSnapshotId, TableRequirement, TableUpdate
 from sqlalchemy.exc import OperationalError
 
 from icepuffin.ops.binding import bindings
@@ -30,6 +31,31 @@ def test_a_data_snapshot_stays_even_where_it_is_named(table: Table) -> None:
     assert expire_derived(table, [*data, version.index_snapshot_id], ["ann_e"]) == (version.index_snapshot_id,)
     assert [item.snapshot_id for item in table.refresh().metadata.snapshots] == data
     assert set(table.metadata.refs) == {"main"}
+
+
+def test_a_snapshot_that_a_writer_has_staged_stays_where_it_is_named(table: Table) -> None:
+    """It is in no history, and no ref points at it."""
+    table.append(make_rows(20, 30), branch=None)
+    staged = table.refresh().metadata.snapshots[-1].snapshot_id
+    expire_derived(table, [staged], [])
+    assert staged in {snapshot.snapshot_id for snapshot in table.refresh().metadata.snapshots}
+
+
+def test_a_removal_asserts_each_tag_that_a_run_might_put_on_the_version_meanwhile(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = bindings.publish(table, binding(table))
+    through, asserted = table.catalog.commit_table, []
+
+    def commit_table(table: Table, requirements: Sequence[TableRequirement], updates: Sequence[TableUpdate]) -> Any:
+        asserted.extend(one for one in requirements if isinstance(one, AssertRefSnapshotId))
+        return through(table, tuple(requirements), tuple(updates))
+
+    monkeypatch.setattr(table.catalog, "commit_table", commit_table)
+    expire_derived(table, [version.index_snapshot_id], ["ann_e"])
+    tags = "ann_e", f"ann_e-{version.base_snapshot_id}", "ann_e-side"
+    targets = dict.fromkeys(tags) | {"ann_e": version.index_snapshot_id}
+    assert {one.ref: one.snapshot_id for one in asserted} == targets
 
 
 def test_a_version_that_another_ref_points_at_stays_and_is_not_reported_as_expired(table: Table) -> None:
