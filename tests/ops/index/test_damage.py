@@ -170,7 +170,8 @@ def test_in_format_v1_a_version_whose_manifests_are_lost_or_broken_is_ignored(
 def test_verify_finds_a_copy_of_a_row_with_another_vector(
     table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch, vectors: str
 ) -> None:
-    """Answers would have it at the distance of the other row."""
+    """Answers would have it at the distance of the other row, also where it is not of the first that are compared."""
+    monkeypatch.setattr(integrity, "_COPIES_AT_ONCE", 7)
     table = table_factory()
     rows = make_rows(0, 300)
     table.append(pa.concat_tables([rows, rows.slice(0, 100)]))

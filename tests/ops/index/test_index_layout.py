@@ -46,6 +46,14 @@ def test_a_codebook_no_longer_fits_from_more_than_half_as_far_again_on() -> None
     assert LayoutFit(distance=9.0).fault == "", "a build of rows that are their own centroids says nothing"
 
 
+def test_a_codebook_is_apart_by_each_twentieth_that_rows_lie_farther() -> None:
+    """1.05 times as far is once, and 1.1025 times as far is twice."""
+    fit = LayoutFit(built_distance=2.0)
+    for times, apart in ((0.5, 0), (1.0, 0), (1.0499, 0), (1.0501, 1), (1.1024, 1), (1.1026, 2)):
+        assert replace(fit, distance=2.0 * times).steps_apart == apart
+    assert LayoutFit(distance=9.0).steps_apart == 0
+
+
 def test_the_distance_of_a_layout_is_the_mean_of_all_rows_each_as_it_came() -> None:
     built = LayoutFit.of_build([4], [came(4, 3.0, 1.0)])
     assert (built.distance, built.built_distance) == (1.0, 1.0)

@@ -78,6 +78,7 @@ def test_an_append_makes_a_delta_and_older_shards_keep_every_byte(table: Table) 
     report = append(table, 900, 950)
     after = newest(table)
     assert how_of_shards(report) == ["copied"] * 3 + ["built"]
+    assert (report.deltas, report.base_snapshot_id) == (1, before.routing.base_snapshot_id)
     assert (after.routing.routed_shards, len(after.routing.shards)) == (3, 4)
     assert [blob(after, number) for number in range(3)] == [blob(before, number) for number in range(3)]
     assert after.routing.shards[3].live_rows == 50

@@ -20,6 +20,7 @@ from icepuffin.ops.index.versions.version_sizes import VersionSizes, graph_id
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.blob_kind import SIZES_KEY
 from icepuffin.ops.table.snapshots import is_derived
+from icepuffin.puffin.types import MAX_DIMS
 from tests.conftest import ROWS, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
 
@@ -109,10 +110,21 @@ def test_other_sizes_are_not_read(text: str) -> None:
 
 @pytest.mark.parametrize(
     "by_hand",
-    [{"dims": 0}, {"rows": -1}, {"deltas": (-1,)}, {"tombstones": 1.1}, {"fit": LayoutFit(balance=float("inf"))}],
+    [
+        {"dims": 0},
+        *({count: -1} for count in ("shards", "rows", "largest")),
+        {"deltas": (-1,)},
+        {"deltas": (20, -1)},
+        {"tombstones": -0.1},
+        {"tombstones": 1.1},
+        {"fit": LayoutFit(balance=float("inf"))},
+    ],
+    ids=str,
 )
 def test_sizes_that_cannot_be_are_not_read(by_hand: dict[str, Any]) -> None:
-    assert VersionSizes.parse(BASE.text()) == BASE
+    least = replace(BASE, dims=1, shards=0, rows=0, largest=0, deltas=(0,))
+    for sizes in (BASE, least, replace(BASE, dims=MAX_DIMS, tombstones=1.0)):
+        assert VersionSizes.parse(sizes.text()) == sizes
     assert VersionSizes.parse(replace(BASE, **by_hand).text()) is None
 
 

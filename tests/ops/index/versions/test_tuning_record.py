@@ -113,3 +113,4 @@ def test_a_record_holds_for_a_version_with_more_deltas_and_not_with_other_shards
     assert changes_of(identity, apart) == "codebook_apart was 0 and is 1"
     assert changes_of(apart, identity_of(opened(0, 1, 1, distance=1.2))) == "codebook_apart was 1 and is 3"
     assert changes_of({"a": 1}, {"a": 2, "b": 3}) == "a was 1 and is 2, b was None and is 3"
+    assert changes_of({"a": 1}, {}) == "a was 1 and is None"
