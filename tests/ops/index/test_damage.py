@@ -33,7 +33,7 @@ from icepuffin.ops.index.verify import integrity, proof
 from icepuffin.ops.index.verify.integrity import check_integrity, check_kept
 from icepuffin.ops.index.versions import index_packs, version_reader
 from icepuffin.ops.index.versions.version_reader import open_version
-from icepuffin.ops.model import LiveFile
+from icepuffin.ops.model import LiveFile, SnapshotId
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.search import Coverage
 from icepuffin.ops.search.overview import overview
@@ -71,7 +71,12 @@ def damage(table: Table, section: Section | None, shard: int = 0) -> None:
         entry = header.find(section)
         assert entry is not None
         offset = part.offset + entry.offset + entry.stored_length // 2
-    with Path(part.path.removeprefix("file://")).open("r+b") as file:
+    flip(Path(part.path.removeprefix("file://")), offset)
+
+
+def flip(path: Path, offset: int) -> None:
+    """Flip a bit of a file."""
+    with path.open("r+b") as file:
         file.seek(offset)
         (byte,) = file.read(1)
         file.seek(offset)
@@ -228,6 +233,25 @@ def test_a_file_without_a_blob_that_versions_have_is_reported_with_its_type(tabl
     file.write_bytes(file.read_bytes().replace(b'"flockdb-ann-centroid-v1"', b'"flockdb-ann-centroid-v9"'))
     with pytest.raises(NotAnIndexError, match=r"it has no blob flockdb-ann-centroid-v1$"):
         open_version(newest, STORAGE)
+    file.write_bytes(file.read_bytes().replace(b'"flockdb-ann-routing-v1"', b'"flockdb-ann-routing-v9"'))
+    assert faults(table) == ("no routing blob",)
+
+
+def test_a_file_that_is_bound_to_another_snapshot_has_a_fault(table: Table) -> None:
+    newest = tagged_version(table, "e") or pytest.fail("gone")
+    other = replace(newest, base_snapshot_id=SnapshotId(7))
+    (fault,) = check_integrity(RunContext(table, STORAGE), other).faults
+    assert fault == f"made for snapshot {newest.base_snapshot_id}, bound to 7"
+
+
+def test_a_byte_that_no_section_has_is_one_that_was_published(table: Table) -> None:
+    stored = open_version(index_versions(table, "e")[-1], STORAGE).shards[1]
+    sections = open_shard(stored, STORAGE).header.sections
+    ends = [section.offset + section.stored_length for section in sections]
+    gap = next(end for end, following in zip(ends, sections[1:], strict=False) if end < following.offset)
+    flip(Path(stored.blob.path.removeprefix("file://")), stored.blob.offset + gap)
+    (fault,) = faults(table)
+    assert fault == f"shard 1 at {stored.blob.offset}: the bytes are not those that were published"
 
 
 def test_an_index_with_properties_of_another_release_leaves_the_others_alone(table: Table) -> None:

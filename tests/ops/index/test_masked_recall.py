@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +15,7 @@ from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index import masked_recall
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions.version_reader import open_version
+from icepuffin.ops.recall.shard_recall import ShardRecall
 from icepuffin.ops.search.overview import overview
 from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.table.live_files import live_files
@@ -146,6 +149,32 @@ def test_one_large_shard_is_measured_once_a_twentieth_of_its_nodes_has_changed(
     later = {shard.number: shard.measured for shard in index_head(table).shard_reports}
     assert later[by_change[1].number] == "here"
     assert later[by_change[2].number] == "outdated"
+
+
+@pytest.mark.parametrize(
+    ("shards", "chosen"),
+    [
+        ([(100, 1), (101, 2)], [0]),
+        ([(50, 2), (50, 3), (1, 1)], [1, 0]),
+        ([(200, 49), (1, 1)], [1]),
+        ([(200, 50), (300, 51), (1, 1)], [1, 2]),
+        ([(200, 50), (1, 1)], [0, 1]),
+        ([(251, 9), (3_749, 0)], []),
+        ([(250, 9), (3_750, 0)], [0]),
+        ([(300, 9), (299, 8), (8_000, 0)], [1]),
+    ],
+)
+def test_shards_are_measured_up_to_a_sixteenth_of_what_stays_within_bounds(
+    shards: list[tuple[int, int]], chosen: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes, and changed ones of 1,000 nodes: 100 bytes always, and 299 at most, but for one with 50 changed nodes."""
+    monkeypatch.setattr(masked_recall, "_ALWAYS_MEASURED", 100)
+    monkeypatch.setattr(masked_recall, "SMALL_WORK", 299)
+    results: Any = [
+        SimpleNamespace(shard_id=number, length=length, count=1_000, recall=ShardRecall(1.0, 64, changed=changed))
+        for number, (length, changed) in enumerate(shards)
+    ]
+    assert [shard.shard_id for shard in masked_recall._chosen(results)] == chosen
 
 
 def _rows(vectors: np.ndarray) -> pa.Table:

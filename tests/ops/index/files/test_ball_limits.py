@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from icepuffin.ops.index.files import ball_limits
+from icepuffin.ops.index.files import assembly, ball_limits
 from icepuffin.ops.index.files.ball_limits import limited, merged
-from icepuffin.puffin.blobs.centroid_blob import CentroidIndex
+from icepuffin.puffin.blobs.centroid_blob import CentroidIndex, encoded_bytes
 
 COUNTS = [3, 1, 4, 0, 2]
 """Balls of each file, by its ordinal"""
@@ -61,3 +61,17 @@ def test_balls_of_the_first_files_that_were_kept_are_merged_as_many_as_it_takes(
     monkeypatch.setattr(ball_limits, "most_balls", most_balls)
     assert counts_of(limited(index_of(COUNTS), np.array(kept))) == counts
     assert limits == [(4, 2)], "a file without balls takes no room"
+
+
+def test_a_blob_may_have_as_many_bytes_as_readers_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All balls, one for each file, or none: of each as many as there is room for to the byte."""
+    index = index_of(COUNTS)
+    one = merged(index, np.ones(len(COUNTS), np.bool_))
+    for most, counts in (
+        (encoded_bytes(index), COUNTS),
+        (encoded_bytes(index) - 1, [1, 1, 1, 0, 1]),
+        (encoded_bytes(one), [1, 1, 1, 0, 1]),
+        (encoded_bytes(one) - 1, [0] * 5),
+    ):
+        monkeypatch.setattr(assembly, "MAX_CENTROID_BYTES", most)
+        assert counts_of(assembly._fitting(index)) == counts

@@ -1,6 +1,8 @@
 """Rows that prove a version: live, with a vector, of files that were read for it and of files that were not."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -113,4 +115,15 @@ def test_no_row_is_drawn_from_files_without_a_live_vector(table_factory: Callabl
     append_position_deletes(table, {live_files(table, head(table)).files[0].path: np.arange(20)})
     append_position_deletes(table, {live_files(table, head(table)).files[1].path: np.arange(20)})
     plan = plan_of(table, 1, 0)
+    assert draw_rows(plan, slots_of(plan), STORAGE) == []
+
+
+def test_no_row_is_drawn_from_a_file_without_row_groups(table: Table) -> None:
+    """As Parquet writers leave one for a partition that has become empty."""
+    plan = plan_of(table, FILES, 0)
+    path = Path(plan.live.files[0].path.removeprefix("file://"))
+    pq.ParquetWriter(path, pq.read_schema(path)).close()
+    empty = replace(plan.live.files[0], size=path.stat().st_size, record_count=0, deletes=())
+    plan.live, plan.added = replace(plan.live, files=(empty,)), (empty,)
+    assert pq.ParquetFile(path).num_row_groups == 0
     assert draw_rows(plan, slots_of(plan), STORAGE) == []

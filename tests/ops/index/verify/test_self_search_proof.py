@@ -1,5 +1,7 @@
 """What a search of rows by their own vectors says of a version's file."""
 
+from dataclasses import replace
+
 import pytest
 
 from icepuffin.ops.index.verify.self_search_proof import SelfSearch, fault_of
@@ -40,6 +42,8 @@ def test_the_summary_is_one_line() -> None:
     assert report(2_000, returned=1_998).summary == (
         "1,998 of 2,000 rows came back by their own vectors, in 2 shards; recall@10 there 0.9000 (0.802 to 0.952)"
     )
+    wide = replace(report(), wide_queries=1, wide_recall=0.75)
+    assert wide.summary.endswith("recall@10 there 0.9000 (0.802 to 0.952), recall@100 0.7500")
     assert report(shards=1, queries=0).summary == "100 of 100 rows came back by their own vectors, in 1 shard"
 
 
