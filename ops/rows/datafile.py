@@ -342,9 +342,9 @@ def _present_fields(parquet: ParquetObject, projected: Schema, file: LiveFile) -
     )
     try:
         return pyarrow_to_schema(stored, name_mapping=_mapping(file, projected), format_version=3)
-    except (UnsupportedPyArrowTypeException, TypeError) as error:
+    except UnsupportedPyArrowTypeException as error:
         raise DataFileError(f"{file.path} cannot be read as the snapshot's schema says: {error}") from error
-    except (ValueError, StopIteration) as error:  # StopIteration: a mapping that lacks a list's element
+    except ValueError as error:
         raise DataFileError(
             f"{file.path}: its columns have no field ids, and their names do not match: {error}"
         ) from error
