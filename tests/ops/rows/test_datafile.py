@@ -43,7 +43,7 @@ from pyiceberg.types import (
 
 from icepuffin.ann_kernels.sketches.theta import ThetaAccumulator
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, StorageConfig
-from icepuffin.ops.rows.datafile import DataFile, DataFileError, arrow_schema, take_rows
+from icepuffin.ops.rows.datafile import DataFile, DataFileError, arrow_schema, mapped_names, take_rows
 from icepuffin.ops.rows.vector_column import exact_vectors
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.table.live_rows import read_live
@@ -497,9 +497,11 @@ def test_a_file_without_field_ids_is_read_by_the_tables_name_mapping(tmp_path: P
     assert rows(mapped, schema, 1, 2, 4)[1] == {"newer": 2, "v": [2.0], "a": None}, "the mapping has no a"
 
 
-@pytest.mark.parametrize("mapping", ["[", '[{"field-id": 2, "names": ["v"]}]'])
+@pytest.mark.parametrize("mapping", ["[", '[{"field-id": 9, "names": ["w"]}, {"field-id": 2, "names": ["v"]}]'])
 def test_a_name_mapping_that_does_not_fit_is_reported(tmp_path: Path, mapping: str) -> None:
     file = write(tmp_path, column("v", None, [[1.0], [2.0]], pa.list_(pa.float32())))
+    assert mapped_names(mapping, 2) == ({"v"} if "names" in mapping else set())
+    assert mapped_names(None, 2) is None
     with pytest.raises(DataFileError, match=r"0\.parquet"):
         rows(replace(file, name_mapping=mapping), one(2, "v", ListType(3, FloatType(), element_required=False)), 2)
 

@@ -9,7 +9,17 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField
 
-from icepuffin.ops.model import DeleteFile, DeleteKind, FileNumber, LiveFile, LiveFiles, SnapshotId, StorageConfig
+from icepuffin.ops.model import (
+    DeleteFile,
+    DeleteKind,
+    FileNumber,
+    Grant,
+    LiveFile,
+    LiveFiles,
+    SnapshotId,
+    StorageConfig,
+    VendedGrants,
+)
 from icepuffin.ops.rows.datafile import DataFileError, take_rows
 from icepuffin.ops.rows.row_reader import RowReader
 from icepuffin.ops.storage import open_storage
@@ -114,6 +124,7 @@ FILE = LiveFile("s3://lake/t/a.parquet", 100, 3, 1, "PARQUET")
 LIVE = LiveFiles("db.t", "uuid", "s3://lake/t", SnapshotId(1), 1, 0, (FILE,))
 SCHEMA = Schema(NestedField(1, "id", LongType()))
 USER = StorageConfig({"s3.access-key-id": "one", "s3.secret-access-key": "secret"})
+EXPIRED = Grant("s3://lake/t", {"s3.session-token-expires-at-ms": "1"})
 DELETE = DeleteFile("s3://lake/t/d.parquet", DeleteKind.POSITION, 1, 2, 100)
 
 
@@ -123,11 +134,12 @@ DELETE = DeleteFile("s3://lake/t/d.parquet", DeleteKind.POSITION, 1, 2, 100)
         (LIVE, SCHEMA, USER, True),
         (replace(LIVE, snapshot_id=SnapshotId(2), files=(replace(FILE, deletes=(DELETE,)),)), SCHEMA, USER, True),
         (LIVE, SCHEMA, StorageConfig({**USER.properties, "s3.access-key-id": "other"}), False),
+        (LIVE, SCHEMA, StorageConfig({}, VendedGrants("lake", "db.t", "ann", (EXPIRED,), lambda: ())), False),
         (replace(LIVE, table_uuid="of another table"), SCHEMA, USER, False),
         (replace(LIVE, files=(replace(FILE, sequence_number=2),)), SCHEMA, USER, False),
         (LIVE, Schema(NestedField(1, "number", LongType())), USER, False),
     ],
-    ids=["same", "deletes", "other user", "other table", "other file", "other column"],
+    ids=["same", "deletes", "other user", "expired keys", "other table", "other file", "other column"],
 )
 def test_rows_are_handed_to_a_reader_of_the_same_user_that_reads_their_file_alike(
     live: LiveFiles, schema: Schema, user: StorageConfig, is_kept: bool
