@@ -61,6 +61,7 @@ def test_a_condition_on_a_column_of_each_type(
     [
         f"code = '{str(code(10)).upper()}'",
         f"code IN ('{code(5)}', '{{{code(3)}}}')",
+        f"array_contains(codes, '{str(code(10)).upper()}')",
         "hour > '03:30'",
         "hour = '03:30:00.0'",
     ],
@@ -119,6 +120,7 @@ def test_bytes_are_a_parameter(session: SqlSession, text: str) -> None:
         ("text = 1", SqlError, "string and long are not compared here: give a constant of the column's type"),
         ("small = NULL", SqlError, r"no comparison with a null \(NULL\) is true: write IS NULL"),
         ("place.city = 'c3'", SqlError, r"place\.city"),
+        ("flag IN (true, 1E0)", SqlError, "boolean and double are not compared here"),
         ("tags = 'b'", SqlError, "values of type list<string> are not compared here"),
         (f"price < {39 * '9'}", SqlError, "9 has more than 38 digits"),
         (f"price < {38 * '9'}", SqlError, "no decimal holds the values of"),
