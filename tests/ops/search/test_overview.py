@@ -62,6 +62,13 @@ def test_an_overview_counts_shards_tombstones_and_coverage(table: Table, monkeyp
     left = overview(table.refresh(), DEFINITION, STORAGE)
     assert left is not None
     assert (left.rows, left.rows_covered, left.coverage) == (300, 0, 0.0), "files that are gone cover none"
+    table.append(make_rows(1200, 1250))
+    index_head(table)
+    table.delete("id >= 900 and id < 1200")
+    index_head(table)
+    last = overview(table.refresh(), DEFINITION, STORAGE)
+    assert last is not None
+    assert [view.files, left.files, last.files] == [1, 1, 1]
 
 
 def test_a_version_of_a_branch_is_shown_before_main_has_a_snapshot(table_factory: TableFactory) -> None:

@@ -361,7 +361,8 @@ def test_a_version_whose_pack_is_gone_is_not_reused(table: Table, left: int | No
         to_path(pack).write_bytes(content[:left])
     plan = plan_version(RunContext(table, STORAGE), DEFINITION, head_version(table).base_snapshot_id)
     assert (plan.action, plan.existing) == (Action.BUILT, None)
-    assert pack in plan.reason
+    fault = "is missing" if left is None else f"has 1,000 bytes, it was written with {len(content):,}"
+    assert f"pack {pack} {fault}" in plan.reason
     assert index_head(table).action is Action.BUILT
     assert_right(table)
     assert index_head(table).action is Action.REUSED
