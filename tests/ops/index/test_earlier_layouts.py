@@ -62,6 +62,9 @@ def test_search_and_sql_are_refused_with_the_command_that_mends_the_index(table:
         SqlSession.on(sql_catalog, storage=STORAGE).sql(
             f"SELECT id, l2_distance(embedding, ARRAY({vector})) AS d FROM db.t ORDER BY d LIMIT 5"
         )
+    table.append(make_rows(210, 220))
+    with pytest.raises(IndexUnavailableError, match="its layout was given up"):
+        open_index(table, DEFINITION, storage=STORAGE)  # whose versions are all of other snapshots
 
 
 @pytest.mark.parametrize("appended", [0, 10])

@@ -14,6 +14,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 
+from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.search import (
     IndexReader,
     UnknownColumnError,
@@ -23,6 +24,7 @@ from icepuffin.ops.search import (
     pipeline,
 )
 from icepuffin.ops.search.following_reader import FollowingReader
+from icepuffin.ops.storage.local_storage import to_path
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.index.test_vectors_of_bytes import rows_of, table_of
@@ -198,6 +200,17 @@ def test_the_last_kinds_of_searches_are_repeated_while_there_is_time(
     grown(table)
     assert following.update()
     assert conditions == []
+
+
+def test_a_version_that_could_not_be_read_is_taken_up_once_it_can_be(table: Table) -> None:
+    (version,) = index_versions(table, "e")
+    path = to_path(version.puffin_path)
+    hidden = path.rename(path.with_suffix(".hidden"))
+    with open_index(table, DEFINITION, storage=STORAGE).follow(interval=1e6) as following:
+        assert (following.reader.version, following.update()) == (None, False)
+        hidden.rename(path)
+        assert (following.update(), following.reader.version) == (True, version)
+        assert not following.update()
 
 
 def test_a_search_that_fails_by_now_does_not_keep_the_newer_reader_away(

@@ -1,3 +1,4 @@
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -31,6 +32,7 @@ from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.shared_deletes import distinct_deletes
 from icepuffin.ops.table.snapshots import UnknownSnapshotError
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.catalog.equality import delete_where_id_is
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, ids_by_query, index_head
@@ -104,7 +106,9 @@ def test_rows_deleted_since_the_index_are_not_returned(table: Table) -> None:
     assert recall >= 0.95
 
 
-def test_an_older_snapshot_brings_back_rows_that_a_newer_index_buried(table: Table) -> None:
+def test_an_older_snapshot_brings_back_rows_that_a_newer_index_buried(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = table.metadata.current_snapshot_id
     file = live_files(table, before or 0).files[0]
     append_position_deletes(table, {file.path: np.arange(0, 150)})
@@ -112,6 +116,10 @@ def test_an_older_snapshot_brings_back_rows_that_a_newer_index_buried(table: Tab
     found, recall = answer_with_recall(table, before)
     assert found.coverage is Coverage.NEAREST_VERSION_AND_TAIL
     assert recall >= 0.95
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "0")  # else the index is warm, and no task has to read it
+    for options in ({}, {"runner": LocalRunner(1), "in_process_mb": 0}):
+        alone = open_index(table, DEFINITION, snapshot=before, storage=STORAGE, stale="nearest-only", **options)
+        assert len(alone.search(queries(1), 600)) == 450, "rows of a file that the index lacks some rows of, too"
 
 
 def test_the_policy_for_stale_indexes_is_obeyed(table: Table) -> None:
@@ -238,11 +246,47 @@ def test_an_older_version_stands_in_for_one_that_cannot_be_read(table: Table) ->
     index_head(table)
     table.refresh()
     table.append(make_rows(600, 700))
-    _corrupt(index_head(table))
+    broken = index_head(table)
+    _corrupt(broken)
     found, recall = answer_with_recall(table)
     assert found.coverage is Coverage.NEAREST_VERSION_AND_TAIL
     assert found.warnings
     assert recall >= 0.95
+    table.refresh().append(make_rows(700, 710))
+    _remove(broken)
+    (warning,) = open_index(table, DEFINITION, storage=STORAGE).warnings
+    assert str(broken.puffin_path) in warning, "of another snapshot's version, too"
+
+
+def test_of_the_versions_of_other_snapshots_the_one_that_shares_most_rows_answers(table: Table) -> None:
+    before = table.metadata.current_snapshot_id
+    table.append(make_rows(600, 650))
+    larger = index_head(table)
+    table.delete("id < 300")
+    index_head(table)
+    reader = open_index(table, DEFINITION, snapshot=before, storage=STORAGE)
+    assert (reader.version and reader.version.base_snapshot_id, reader.tail) == (larger.snapshot_id, ())
+
+
+def test_a_reader_shows_what_it_answers_by(table: Table) -> None:
+    assert open_index(table, DEFINITION, storage=STORAGE).why == "the index has no version yet"
+    report = index_head(table)
+    table.append(make_rows(600, 610))
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    version = f"that of {report.snapshot_id} shares most rows with it"
+    assert reader.fields() == {
+        "answers": f"nearest-version+tail: the snapshot has no readable version of its own; {version}",
+        "where": "in-process",
+        "version": f"made for snapshot {report.snapshot_id}",
+        "scanned": "the rows of 1 file",
+    }
+    _remove(report)
+    exact = open_index(table, DEFINITION, storage=STORAGE)
+    assert "no index, snapshot" in repr(exact)
+    assert [*exact.fields()] == ["answers", "where", "scanned", "warning"]
+    assert exact.fields()["scanned"] == "the rows of 3 files"
+    with pytest.raises(TypeError, match=r"open one in each process, or send queries to it by icepuffin\.knn_join"):
+        pickle.dumps(reader)
 
 
 def test_nodes_of_files_that_are_scanned_take_no_places_in_the_beam(table: Table) -> None:
