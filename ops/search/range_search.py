@@ -92,11 +92,10 @@ class RangeSearch:
         exact = self._distances(queries, meter).read(first.queries, first.files, first.positions)
         np.maximum.at(farthest, first.queries, exact)
         thresholds = RangeThresholds(farthest * _SLACK, inclusive=True, metric=self._vectors.metric)
-        answer, reachable, read = self._find(queries, thresholds, matches, k, clock, meter)
+        answer, reachable = self._find(queries, thresholds, matches, k, clock, meter)
         last = answer.hits.first_distances(len(queries), k)[:, -1]
         pruned_from, margins = self._balls.proof(queries, last, ~reachable)
         answer.strategy, answer.certificate = "certified", self._certificate(last, pruned_from, ~reachable, margins)
-        answer.bytes_read = meter.bytes + self._vectors.value_bytes * read.rows * queries.shape[1]
         return answer
 
     def settle(self, answer: SourceAnswer, queries: F64, k: int) -> int:
@@ -182,8 +181,8 @@ class RangeSearch:
         limit: int | None,
         clock: StageClock,
         meter: Meter,
-    ) -> tuple[SourceAnswer, Bool, FilesRead]:
-        """(the rows (that match) within thresholds, bool[files] that were not pruned, data files that were read).
+    ) -> tuple[SourceAnswer, Bool]:
+        """(the rows (that match) within thresholds, bool[files] that were not pruned).
 
         `meter` counts what is read to resolve the rounding of directions.
         """
@@ -208,14 +207,14 @@ class RangeSearch:
             "threshold",
             compared=compared * len(queries),
             scanned=self._live.record_count_of(files),
-            bytes_read=self._vectors.value_bytes * compared * queries.shape[1] + meter.bytes,
+            bytes_read=self._vectors.value_bytes * read.rows * queries.shape[1] + meter.bytes,
             condition="" if matches is None else matches.how,
             pruning=self._saved(~reachable),
             tier=read.tier,
             where=f"the index is in this process's memory; {where}" if self._version else where,
             warnings=(*self._balls.warnings, *scan.skipped.warnings),
         )
-        return answer, reachable, read
+        return answer, reachable
 
 
 def index_rows(version: LoadedVersion, files: Bool, matches: Matches | None) -> Iterator[RowVectors]:

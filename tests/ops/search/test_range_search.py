@@ -24,8 +24,17 @@ from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.index import IndexReport
 from icepuffin.ops.model import FileNumber
 from icepuffin.ops.rows.candidates import Hits
-from icepuffin.ops.search import Coverage, IndexReader, QueryError, SearchResult, StalePolicy, open_exact, open_index
-from icepuffin.ops.search.exact import pruning
+from icepuffin.ops.search import (
+    Coverage,
+    IndexReader,
+    QueryError,
+    SearchResult,
+    StalePolicy,
+    open_exact,
+    open_index,
+    range_search,
+)
+from icepuffin.ops.search.exact import pruning, scan
 from icepuffin.ops.search.exact.pruning import FileBalls
 from icepuffin.ops.search.exact.scan import RangeThresholds, RowVectors, hits_within, resolve_rounding
 from icepuffin.ops.storage.local_storage import to_path
@@ -270,6 +279,30 @@ def test_an_index_that_tasks_search_prunes_as_well(table: Table) -> None:
     assert result.profile.pruning.files_pruned == 4
 
 
+def test_rows_and_queries_are_compared_in_blocks_of_any_size(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all shards, of some of their rows, and of data files."""
+    index_head(table)
+    by_index = open_index(table, DEFINITION, storage=STORAGE)
+    exact = open_exact(table, "embedding", DEFINITION.metric, storage=STORAGE)
+    cases = [(reader, where) for reader in (by_index, exact) for where in (None, "section = 'section 3'")]
+
+    def found() -> list[tuple[list[int], int, int, int]]:
+        answers = [reader.within(CENTERS[:5], 1e9, where=where, columns=["id"]) for reader, where in cases]
+        costs = [(one.profile.distances, one.profile.tail_rows, one.profile.bytes_read["compare"]) for one in answers]
+        return [(one.rows["id"].to_pylist(), *cost) for one, cost in zip(answers, costs, strict=True)]
+
+    expected = found()
+    assert [cost for _, *cost in expected] == [
+        [3_000, 0, 0], [600, 0, 0], [3_000, 600, 600 * DIMS * 4], [600, 600, 600 * DIMS * 4]
+    ]  # fmt: skip
+    for module, name, value in (
+        (range_search, "batch_rows", lambda _: 7), (scan, "batch_rows", lambda _: 7), (scan, "_ROWS_AT_ONCE", 7),
+        (scan, "QUERIES_AT_ONCE", 2),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+    assert found() == expected
+
+
 def test_without_an_index_the_answer_is_the_same(table: Table) -> None:
     query_vectors = np.asarray(CENTERS[:2], np.float32)
     for metric, t in (("l2", 1.5), ("cosine", 0.1), ("ip", -8.0)):
@@ -349,6 +382,10 @@ def test_a_file_is_as_far_as_the_nearest_of_its_balls() -> None:
     queries = np.zeros((1, 2))
     assert balls.bounds(queries)[0] == pytest.approx([4, 0, 7], rel=1e-5)
     assert [balls.refined(queries, FileNumber(number))[0] for number in range(3)] == pytest.approx([4, 0, 7], rel=1e-5)
+    several = np.array([[0.0, 0.0], [0.0, 20.0], [6.0, 8.0]])
+    with patch.object(pruning, "_BYTES_AT_ONCE", 1):  # a ball, or a query, at once
+        assert balls.bounds(several)[:, 0] == pytest.approx([4, 12.916408, 0], rel=1e-5)
+        assert balls.refined(several, FileNumber(0)) == pytest.approx([4, 12.916408, 0], rel=1e-5)
     for t, reachable in ((3.9, [False, True, False]), (4.1, [True, True, False]), (7.1, [True, True, True])):
         thresholds = RangeThresholds.from_distance(t, 1, Metric.L2, inclusive=True)
         assert balls.reachable(queries, thresholds).tolist() == reachable
