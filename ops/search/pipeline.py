@@ -435,5 +435,4 @@ def _why_no_recall(choice: VersionChoice, *, is_complete: bool) -> str:
         return "every row of the index in reach is compared: answers lack nothing but the rows that it lacks"
     if choice.here is None:
         return "tasks search the index, which is not in this process"
-    holds_vectors = choice.here.exact and not choice.here.lean
-    return "" if holds_vectors else "the index does not hold the table's vectors as they are"
+    return "" if choice.here.exact else "the index does not hold the table's vectors as they are"

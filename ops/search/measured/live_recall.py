@@ -31,7 +31,7 @@ BUDGET = 0.01
 """Share of one core that exact answers take, on average since the first one began, without compiling kernels"""
 _MAX_WAITING = 16
 _MAX_VERSIONS = 64
-"""Versions whose samples are kept, the last ones that a query was drawn for"""
+"""Versions whose samples are kept: of those that queries were drawn for, the last that came"""
 _EQUAL = 1e-9
 """Largest relative difference of distances that are equal but for rounding"""
 _log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numba
@@ -15,16 +15,19 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.compiled_code import compilation_seconds
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.recall.confidence import confidence_interval
 from icepuffin.ops.search import QueryError, open_exact, open_index
 from icepuffin.ops.search.measured import live_recall
 from icepuffin.ops.search.measured.live_recall import LiveRecall, RecallSampler, _recall
-from tests.conftest import STORAGE, queries
+from icepuffin.ops.tasks.task_runner import LocalRunner
+from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.patience import PATIENCE
 
 VERSION, OTHER = SnapshotId(1), SnapshotId(2)
+BALLS = replace(DEFINITION, method="centroid")
 
 
 @dataclass
@@ -208,6 +211,16 @@ def test_queries_of_an_older_version_do_not_wait() -> None:
     assert (sampler.recall(VERSION).queries, sampler.recall(OTHER).left_out) == (1, 0)
 
 
+def test_the_samples_of_the_last_versions_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_recall, "_MAX_VERSIONS", 2)
+    sampler = RecallSampler(1.0, budget=1e6)
+    for version in (VERSION, OTHER, VERSION, SnapshotId(3)):
+        before = sampler.recall(version).queries
+        sampler.add(version, np.ones(1), lambda: np.ones((1, 1)))
+        settled(lambda of=version: sampler.recall(of), before + 1)  # type: ignore[misc]
+    assert [sampler.recall(SnapshotId(number)).queries for number in (1, 2, 3)] == [0, 1, 1], "the oldest is forgotten"
+
+
 def test_a_query_that_waits_does_not_keep_its_whole_batch(table: Table) -> None:
     index_head(table)
     reader = open_index(table, DEFINITION, storage=STORAGE, threads=1, recall_sample=1.0)
@@ -254,6 +267,30 @@ def test_without_a_sample_stats_says_why(table: Table) -> None:
     reader.search(queries(2))
     assert reader.stats() == LiveRecall(0.0, why=reader.stats().why)
     assert "recall_sample" in reader.stats().why
+
+
+@pytest.mark.parametrize(
+    ("definition", "options", "why"),
+    [
+        (BALLS, {}, "every row of the files in reach is compared: answers are exact"),
+        (BALLS, {"stale": "nearest-only"}, "every row of the index in reach is compared: answers lack nothing but"),
+        (DEFINITION, {"runner": LocalRunner(1), "in_process_mb": 0}, "tasks search the index"),
+        (replace(DEFINITION, vectors="f16"), {}, "the index does not hold the table's vectors as they are"),
+        (replace(DEFINITION, vectors="none"), {}, "the index does not hold the table's vectors as they are"),
+    ],
+    ids=["balls", "some balls", "tasks", "halves", "codes"],
+)
+def test_queries_that_cannot_be_measured_are_not_drawn_and_stats_says_why(
+    table: Table, monkeypatch: pytest.MonkeyPatch, definition: IndexDefinition, options: dict[str, Any], why: str
+) -> None:
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "0")  # so that no index is warm
+    index_head(table, replace(definition, target_recall=0.0))
+    table.append(make_rows(600, 610))
+    reader = open_index(table, definition, storage=STORAGE, recall_sample=1.0, **options)
+    reader.search(queries(1), 3)
+    measured = reader.stats()
+    assert (measured.queries, measured.waiting, measured.left_out, measured.share) == (0, 0, 0, 1.0)
+    assert measured.why.startswith(why)
 
 
 def test_a_newer_reader_goes_on_with_the_budget_and_begins_a_sample(table: Table) -> None:
