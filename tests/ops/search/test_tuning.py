@@ -16,7 +16,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index import Action
 from icepuffin.ops.index.versions.version_reader import open_version
-from icepuffin.ops.recall.curves import ShardCentroids, choose, reaches, widths
+from icepuffin.ops.recall.curves import ShardCentroids, Width, choose, reaches, widths
 from icepuffin.ops.search import IndexReader, QueryError, exact_search, open_index, tuning
 from icepuffin.ops.search.result import explain
 from icepuffin.ops.search.tuning import (
@@ -25,6 +25,7 @@ from icepuffin.ops.search.tuning import (
     SearchOptions,
     SearchParameters,
     _routing_curves,
+    choose_parameters,
 )
 from tests.conftest import ROWS, STORAGE, make_rows, queries, vectors_of
 from tests.ops.index.comparison import DEFINITION, ids_by_query, index_head
@@ -293,6 +294,9 @@ def test_fewer_shards_are_probed_for_less_work(table: Table) -> None:
     assert two.distances < whole.distances / 2
     assert recall(reader, table, shards=6) == recall(reader, table)
     assert recall(reader, table, shards=2) <= recall(reader, table)
+    assert len(reader.search(queries(1), 3_000, shards=1)) < 3_000, "no others, however few rows it has"
+    with_target = reader.search(queries(), shards=2, target_recall=0.2).profile
+    assert sum(item.queries for item in with_target.work) == 2 * 20, "as many, whatever the target needs"
 
 
 def test_every_query_probes_its_own_shards_and_gets_its_own_rows(table: Table) -> None:
@@ -337,13 +341,65 @@ def test_a_shard_without_a_centroid_is_probed_by_every_query() -> None:
     assert probed is not None
     assert probed.tolist() == [[True, True, False, True, True]]
     assert model.probed(query_vectors, SearchParameters(10)) is None
+    rows, near = np.array([5, 2, 3, 1, 1]), SearchParameters(10, probe_slack=0.1)
+    for k, shards in ((5, [3, 3]), (6, [3, 5]), (8, [5, 5])):  # the nearest, and two that have no centroid
+        probed = model.probed_in_the_end(query_vectors, near, k, rows)
+        assert probed is not None
+        assert probed.sum(axis=1).tolist() == shards
+    alone = model.probed_in_the_end(query_vectors, SearchParameters(10, shards=1), 8, rows)
+    assert alone is not None
+    assert alone.sum() == 6
+
+
+def version_of(curve: tuple[Width, ...] = (), **kinds: bool) -> Any:
+    """A version of one shard, of vectors as the table has them, or of such `kinds`."""
+    centroids = ShardCentroids.from_codebook(np.zeros((1, 2), np.float32), np.zeros(1, np.uint32))
+    plain = {"exact": not kinds, **dict.fromkeys(("lean", "coded", "column_is_double"), False)}
+    return SimpleNamespace(recall_model=RecallModel(centroids, 1, curve, {}), search_list=40, **{**plain, **kinds})
+
+
+@pytest.mark.parametrize(
+    ("version", "options", "filtered", "warning"),
+    [
+        (version_of(), {"target_recall": 0.9}, False, "the version has no recall curve to choose by; its own search"),
+        (
+            version_of((Width(50, 1, 0.8, 9.0),)), {"target_recall": 0.9}, False,
+            "no width that was measured reaches recall 0.9; the one with the best, 0.8000, was used",
+        ),
+        (version_of((Width(50, 1, 0.9, 9.0),)), {"target_recall": 0.9}, False, ""),
+        (version_of(lean=True), {"rerank": False}, False, "distances are of what the index holds in place of the"),
+        (version_of(lean=True), {}, False, ""),
+        (version_of(lean=True, coded=True), {"rerank": False}, False, ""),
+        (version_of(column_is_double=True), {}, False, "the column holds doubles, and distances are those of its"),
+        (version_of(column_is_double=True), {"rerank": True}, False, ""),
+        (version_of(), {"shards": 1}, True, "under a condition every shard is probed, not only the nearest ones"),
+        (version_of(), {"shards": 1}, False, ""),
+    ],
+)  # fmt: skip
+def test_what_an_option_does_not_do_is_said(
+    version: Any, options: dict[str, Any], filtered: bool, warning: str
+) -> None:
+    _, warnings = choose_parameters(version, 10, SearchOptions(**options), filtered=filtered)
+    assert [text[: len(warning)] for text in warnings] == ([warning] if warning else [])
+
+
+def test_parameters_are_those_that_are_given_and_say_so() -> None:
+    chooser, options = ParameterChooser(version_of(coded=True)), SearchOptions(50, 2, 3)
+    for filtered, shards in ((False, 2), (True, None)):
+        chosen, _ = chooser.choose(10, options, filtered=filtered)
+        why = "the index's own; ranked by codes, then by the table's vectors; given: search_list, shards, oversample"
+        assert chosen == SearchParameters(50, 3, shards, why=why, rerank=True)
+
+
+def test_where_there_are_no_graphs_parameters_have_no_effect_and_that_is_said() -> None:
+    chooser = ParameterChooser(None, no_effect="no graphs")
+    assert chooser.choose(10, SearchOptions(), filtered=False) == (None, ())
+    assert chooser.choose(10, SearchOptions(search_list=5), filtered=False) == (None, ("no graphs",))
+    assert ParameterChooser(None).choose(10, SearchOptions(search_list=5), filtered=False) == (None, ())
 
 
 def test_a_record_that_does_not_serve_is_told_of_where_it_would_choose() -> None:
-    centroids = ShardCentroids.from_codebook(np.zeros((1, 2), np.float32), np.zeros(1, np.uint32))
-    kinds = dict.fromkeys(("lean", "coded", "column_is_double"), False)
-    version: Any = SimpleNamespace(recall_model=RecallModel(centroids, 1, (), {}), search_list=40, exact=True, **kinds)
-    chooser = ParameterChooser(version, None, "the record is of another definition")
+    chooser = ParameterChooser(version_of(), None, "the record is of another definition")
     told = [
         "the record is of another definition" in chooser.choose(10, options, filtered=filtered)[1]
         for options in (SearchOptions(), SearchOptions(target_recall=0.9))

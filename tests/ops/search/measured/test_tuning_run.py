@@ -291,6 +291,8 @@ def test_as_many_candidates_are_ranked_as_were_measured() -> None:
             by_record, _ = choose_parameters(version, k, options, filtered=False, record=record)
             assert by_record.oversample == by_curve.oversample
             assert by_record.search_list == by_curve.search_list
+            cost = by_record.foreseen and (by_record.foreseen.distances, by_record.foreseen.shards)
+            assert cost == ((500.0, 1.0) if k <= 10 else (None, None)), "of more rows than were measured none"
     plain = SearchOptions(target_recall=0.9, rerank=False)
     lists = [choose_parameters(version, k, plain, filtered=False, record=record)[0].search_list for k in (10, 40)]
     assert lists == [100, 130], "longer by the rows that were not measured"
