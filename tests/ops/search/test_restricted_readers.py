@@ -685,6 +685,23 @@ def test_a_literal_that_may_mean_two_values_or_none_is_refused(kind: Any, writte
         Restriction.from_catalog(ReadRestrictions(row_filter, frozenset()), "db.t", schema, 5)
 
 
+def test_a_row_filter_of_thousands_of_levels_is_refused_in_words() -> None:
+    deep: Any = {"type": "is-null", "term": 5}
+    for _ in range(10_000):
+        deep = {"type": "not", "child": deep}
+    schema = Schema(NestedField(5, "column", LongType()))
+    with pytest.raises(RestrictedTableError, match="the row filter is nested too deeply"):
+        Restriction.from_catalog(ReadRestrictions(deep, frozenset()), "db.t", schema, 5)
+
+
+def test_a_key_under_a_mask_is_none_of_the_schema_that_is_shown() -> None:
+    fields = [NestedField(number, f"c{number}", LongType(), required=True) for number in (1, 2, 3)]
+    schema = Schema(*fields, identifier_field_ids=[1, 2])
+    made = Restriction.from_catalog(ReadRestrictions(None, frozenset({2})), "db.t", schema, 3)
+    assert made is not None
+    assert ([*made.visible.identifier_field_ids], [field.field_id for field in made.visible.fields]) == ([1], [1, 3])
+
+
 def test_an_answer_says_that_it_is_restricted(small: Answers) -> None:
     small.restrictions = {**ONLY_A, **NO_DAYS}
     reader = opened(plain_catalog().load_table("db.t"))

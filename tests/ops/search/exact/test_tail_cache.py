@@ -421,7 +421,7 @@ def test_a_row_that_matches_and_has_no_vector_is_in_no_answer(table: Table) -> N
     reader = open_index(table.refresh(), DEFINITION, storage=STORAGE)
     reader.search(queries(1), 10, columns=[])
     assert reader.kept_tail.rows == 25
-    answer = reader.search(queries(1), 10, where="id IN (601, 604, 605)", columns=["id"])
+    answer = reader.search(queries(1), 10, where="id IN (601, 604, 605, 649)", columns=["id"])
     assert answer.rows["id"].to_pylist() == [604]
     assert "in memory" in answer.profile.tail
 
