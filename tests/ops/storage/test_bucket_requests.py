@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import obstore
 import pytest
 from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError, UnauthenticatedError
@@ -122,15 +123,45 @@ def test_an_object_of_one_part_is_one_request(store: BucketStorage, monkeypatch:
     assert copies == [1001]
 
 
+def test_any_buffer_is_written(store: BucketStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets, "_PART", 8)
+    buffers = (np.empty((0, 3)), bytearray(b"ab"), np.array([[1, 2]] * 2, np.uint16), np.empty((0, 3)), b"c" * 9)
+    with store.open_output("gs://lake/a/x") as sink:
+        for buffer in buffers:
+            sink.write(buffer)
+    assert store.read_range("gs://lake/a/x", 0, 99) == b"ab" + b"\1\0\2\0" * 2 + b"c" * 9
+
+
+def test_deleting_what_is_gone_is_harmless(store: BucketStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.create("gs://lake/a/x", DATA)
+    failing("delete", monkeypatch, after=True, error=FileNotFoundError("no such object"))
+    store.delete("gs://lake/a/x")
+    assert names(store) == set()
+
+
+def test_what_lacks_its_bucket_or_its_source_is_missing(
+    store: BucketStorage, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(way, monkeypatch, after=False, error=FileNotFoundError("no such bucket"))
+    with pytest.raises(ObjectMissingError, match="its bucket, or what it is made of, is missing"):
+        store.create("gs://lake/a/x", DATA)
+
+
 def test_a_range_that_begins_where_the_object_ends_is_empty(store: BucketStorage) -> None:
     store.create("gs://lake/a/x", DATA)
     ranges = [(len(DATA) - 1, 5), (len(DATA), 5), (len(DATA) + 1, 5)]
     assert [len(part) for part in store.read_ranges("gs://lake/a/x", ranges)] == [1, 0, 0]
+    assert store.read_ranges("gs://lake/a/x", ranges[:1]) == [DATA[-1:]]
+    assert store.read_ranges("gs://lake/a/x", []) == []
 
 
 def test_the_clock_of_a_store_is_in_milliseconds_and_leaves_no_object(store: BucketStorage) -> None:
-    assert abs(store.now_ms("gs://lake/a") - 1_000 * time.time()) < 60_000
-    assert names(store) == set()
+    store.create("gs://lake/a/A", DATA)
+    (older,) = store.list("gs://lake/a/")
+    time.sleep(0.002)
+    now = [store.now_ms("gs://lake/a"), store.now_ms("gs://lake/a/")]
+    assert all(older.modified_ms < each and abs(each - 1_000 * time.time()) < 60_000 for each in now)
+    assert names(store) == {"gs://lake/a/A"}
 
 
 def test_a_store_that_never_answers_is_reported(

@@ -4,10 +4,19 @@ import re
 from collections.abc import Iterator
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+import numpy as np
 import pytest
 
-from icepuffin.ops.model import ObjectInfo, ObjectRange
-from icepuffin.ops.storage import ObjectExistsError, RefusedError, StorageError
+from icepuffin.ops.model import Grant, ObjectInfo, ObjectRange, VendedGrants
+from icepuffin.ops.storage import (
+    AccessError,
+    ObjectExistsError,
+    ObjectMissingError,
+    RefusedError,
+    StorageError,
+    multipart,
+)
+from icepuffin.ops.storage.credentials import Lease
 from icepuffin.ops.storage.multipart import PartLimits
 from icepuffin.ops.storage.s3 import S3Storage
 from icepuffin.ops.storage.s3_options import s3_options
@@ -15,6 +24,7 @@ from tests.services.forwarding import Answer, Request, serving
 
 DATA = bytes(range(100))
 KEYS = {"s3.access-key-id": "id", "s3.secret-access-key": "secret", "s3.region": "north"}
+_ATTEMPT = "x-amz-meta-icepuffin-attempt"
 LIMITS = PartLimits(min_part=4, max_part=40, max_parts=5, part=10, copy=30)
 
 
@@ -26,8 +36,14 @@ class Bucket:
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.parts: dict[int, bytes] = {}
+        self.attempts: dict[str, str] = {}
+        """Ids that objects are stored with, by key; that of the upload by an empty one"""
         self.refused = 0
         """Number of the part whose copy is refused"""
+        self.repeated: Answer | None = None
+        """Answer to the request that publishes, in place of one that was lost"""
+        self.ended = 204
+        """Status of the answer where an upload is given up"""
 
     def answer(self, request: Request) -> Answer:
         """https://docs.aws.amazon.com/AmazonS3/latest/API/API_Operations_Amazon_Simple_Storage_Service.html."""
@@ -35,16 +51,17 @@ class Bucket:
         key, query = unquote(url.path).removeprefix("/lake/"), dict(parse_qsl(url.query, keep_blank_values=True))
         headers = {name.lower(): value for name, value in request.headers.items()}
         if request.method == "HEAD":
-            return Answer(200)  # without metadata: somebody else's
+            return Answer(200, ((_ATTEMPT, self.attempts.get(key, "")),))
         if request.method == "GET":
             return Answer(206, (), _ranged(self.objects[key], headers["range"]))
         if request.method == "DELETE":
             self.parts.clear()
-            return Answer(204)
+            return Answer(self.ended)
         if "partNumber" in query:
             return self._part(int(query["partNumber"]), request.body, headers)
         if "uploads" not in query:
             return self._published(key, request.body, headers, is_upload="uploadId" in query)
+        self.attempts[""] = headers[_ATTEMPT]
         return _xml("<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>")
 
     def _published(self, key: str, body: bytes, headers: dict[str, str], *, is_upload: bool) -> Answer:
@@ -55,7 +72,8 @@ class Bucket:
         if headers["if-none-match"] == "*" and key in self.objects:
             return Answer(412)
         self.objects[key] = b"".join(self.parts[number] for number in numbers) if is_upload else body
-        return _xml("<CompleteMultipartUploadResult/>")
+        self.attempts[key] = self.attempts[""] if is_upload else headers[_ATTEMPT]
+        return self.repeated or _xml("<CompleteMultipartUploadResult/>")
 
     def _part(self, number: int, body: bytes, headers: dict[str, str]) -> Answer:
         source = headers.get("x-amz-copy-source")
@@ -99,6 +117,7 @@ def test_what_is_written_is_sent_in_parts(store: S3Storage, bucket: Bucket, size
     with store.open_output("s3://lake/b") as sink:
         sink.write(DATA[:3])
         sink.write(DATA[3:size])
+        sink.write(np.empty((0, 3)))
     assert bucket.objects["b"] == DATA[:size]
     assert [len(part) for part in bucket.parts.values()] == parts
     with pytest.raises(ObjectExistsError, match="s3://lake/b exists already"):
@@ -106,6 +125,96 @@ def test_what_is_written_is_sent_in_parts(store: S3Storage, bucket: Bucket, size
     with pytest.raises(StorageError, match="more than the 5 parts"):
         store.create("s3://lake/c", DATA[:51])
     assert bucket.objects.keys() == {"a", "b"}
+
+
+def test_parts_grow_with_their_number(store: S3Storage, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multipart, "_PARTS_OF_ONE_SIZE", 1)
+    with store.open_output("s3://lake/b") as sink:
+        sink.write(DATA[:5])
+        sink.write(DATA[5:])
+    assert [len(part) for part in bucket.parts.values()] == [10, 20, 40, 30]
+    assert bucket.objects["b"] == DATA
+
+
+def test_of_no_bytes_there_are_as_many_as_ranges(store: S3Storage) -> None:
+    assert store.read_ranges("s3://lake/none", [(3, 0), (5, 0)]) == [b"", b""]
+
+
+@pytest.mark.parametrize(("size", "status"), [(9, 412), (11, 404)])
+def test_an_object_is_known_again_where_the_answer_to_its_request_was_lost(
+    store: S3Storage, bucket: Bucket, size: int, status: int
+) -> None:
+    """The client sends it again: the name is taken, and there is no such upload any more."""
+    bucket.repeated = Answer(status)
+    store.create("s3://lake/b", DATA[:size])
+    assert bucket.objects["b"] == DATA[:size]
+
+
+def test_an_upload_that_cannot_be_given_up_hides_no_error(store: S3Storage, bucket: Bucket) -> None:
+    bucket.ended = 403
+    with pytest.raises(ObjectExistsError, match="s3://lake/a exists already"):
+        store.create("s3://lake/a", DATA[:11])
+
+
+def test_a_range_that_an_object_lacks_is_not_joined(store: S3Storage, bucket: Bucket) -> None:
+    with pytest.raises(ObjectMissingError, match="s3://lake/a ends at 100, 2 bytes more were expected"):
+        store.concat("s3://lake/b", [ObjectRange("s3://lake/a", 99, 3)])
+    assert bucket.objects.keys() == {"a"}
+
+
+@pytest.mark.parametrize("body", ["", "<Error><Code>InvalidRange</Code></Error>"])
+def test_behind_the_end_lies_nothing_in_whichever_words(body: str) -> None:
+    with serving(lambda _: Answer(416, (), body.encode())) as uri:
+        assert S3Storage(s3_options({**KEYS, "s3.endpoint": uri})).read_range("s3://lake/a", 100, 3) == b""
+
+
+@pytest.mark.usefixtures("no_keys")
+def test_keys_that_are_missing_are_asked_for_whatever_they_are_needed_for() -> None:
+    store = S3Storage(s3_options({"s3.region": "north"}))
+    for call in (lambda: store.size("s3://lake/a"), lambda: store.create("s3://lake/a", b"")):
+        with pytest.raises(AccessError, match=r"s3://lake/a: there are no credentials for it.*s3\.access-key-id"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("refusal", "others"),
+    [("ExpiredToken", 1), ("InvalidToken", 1), ("TokenRefreshRequired", 1), ("", 1), ("InvalidToken", 0)],
+)
+def test_keys_that_are_refused_are_replaced_once(bucket: Bucket, refusal: str, others: int) -> None:
+    """An answer to a HEAD has no text. Keys are of S3 or, in the second grant, of all clients."""
+    names = ("s3.access-key-id", "s3.secret-access-key"), ("client.access-key-id", "client.secret-access-key")
+    grants = [(Grant("s3://lake", {key: f"id-{n}", secret: "secret"}),) for n, (key, secret) in enumerate(names)]
+    lease = Lease(VendedGrants("lake", "ns.t", "somebody", grants[0], lambda: grants[others]))
+    used: list[str] = []
+
+    def answer(request: Request) -> Answer:
+        used.append(request.headers["Authorization"].partition("Credential=")[2].partition("/")[0])
+        if used[-1] != "id-0":
+            return bucket.answer(request)
+        return Answer(400, (), f"<Error><Code>{refusal}</Code><Message>no</Message></Error>".encode() * bool(refusal))
+
+    with serving(answer) as uri:
+        own = {"s3.region": "north", "s3.endpoint": uri, "client.session-token": "own"}
+        store = S3Storage(s3_options(own), lease=lease, prefix="s3://lake")
+        if others:
+            assert store.read_range("s3://lake/a", 7, 3) == DATA[7:10]
+            assert used == ["id-0", "id-1"]
+        else:
+            with pytest.raises(RefusedError, match=r"with credentials that catalog 'lake' vended for ns\.t"):
+                store.read_range("s3://lake/a", 7, 3)
+            assert used == ["id-0"]
+
+
+def test_new_keys_that_are_refused_too_are_not_requested_again_at_each_call() -> None:
+    grants = [(Grant("s3://lake", {"s3.access-key-id": f"id-{n}", "s3.secret-access-key": "x"}),) for n in range(2)]
+    requested: list[object] = []
+    lease = Lease(VendedGrants("lake", "ns.t", "somebody", grants[0], lambda: requested.append(1) or grants[1]))
+    with serving(lambda _: Answer(403)) as uri:
+        store = S3Storage(s3_options({"s3.region": "north", "s3.endpoint": uri}), lease=lease, prefix="s3://lake")
+        for _ in range(3):
+            with pytest.raises(RefusedError, match="with credentials that catalog 'lake' vended"):
+                store.size("s3://lake/a")
+    assert len(requested) == 1
 
 
 def test_a_joined_object_has_the_bytes_of_its_ranges_in_their_order(store: S3Storage, bucket: Bucket) -> None:
@@ -157,6 +266,23 @@ def test_objects_that_a_store_keeps_are_named_and_listed_with_their_times() -> N
         assert [*store.list("s3://lake/t")] == [ObjectInfo("s3://lake/t/b", 3, 1_767_323_045_000)]
         for status[0] in (403, 405, 501):
             assert [*store.deletion_errors(paths)] == [], "they are deleted one by one"
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_store_that_does_not_answer_is_reported() -> None:
+    options = s3_options({**KEYS, "s3.endpoint": "http://127.0.0.1:9"})
+    store = S3Storage({**options, "config_kwargs": {"retries": {"max_attempts": 0}}})
+    with pytest.raises(StorageError, match="s3://lake/a: the store does not answer as it should"):
+        store.size("s3://lake/a")
+    with pytest.raises(StorageError, match="s3://lake/a could not be written"):
+        store.create("s3://lake/a", b"")
+
+
+def test_the_time_of_a_store_is_the_date_of_its_answer() -> None:
+    listed = _xml("<ListBucketResult/>", ("Date", "Fri, 02 Jan 2026 03:04:05 GMT"))
+    with serving(lambda _: listed) as uri:
+        store = S3Storage(s3_options({**KEYS, "s3.endpoint": uri}))
+        assert store.now_ms("s3://lake/a") == 1_767_323_045_000
 
 
 def test_a_request_that_is_wrong_is_not_taken_for_a_name_that_is_taken() -> None:
