@@ -219,5 +219,16 @@ def test_a_process_of_another_user_that_is_hidden_is_not_gone(here: Process, hid
     assert subprocess.check_output(command, text=True, cwd=REPOSITORY).strip() == "[False, True]"
 
 
+def test_a_process_that_may_neither_be_read_of_nor_signalled_is_not_gone(
+    here: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "read_text", refused)
+    monkeypatch.setattr(os, "kill", refused)
+    assert not here.has_ended
+
+
 def test_a_process_knows_itself() -> None:
     assert json.loads(process_tags("r")[PROCESS_TAG])["pid"] == os.getpid()
