@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,23 @@ import dagster as dg
 import pytest
 
 from examples.demo.local_sensor import tick
-from icepuffin.assets.spec import TableSpec, mark_of
+from icepuffin.assets.spec import AssetAttributes, TableSpec, mark_of
 from icepuffin.assets.table_settings import IndexSettings, TableSettings
 from icepuffin.ops.index import IndexDefinition, create_index, drop_index, list_definitions
 from icepuffin.ops.index.definitions.index_definition import CHECKS, DefinitionError
 from icepuffin.ops.resources import Catalogs
 from icepuffin.orchestration import definitions as entry_point
 from icepuffin.orchestration import factory
-from icepuffin.orchestration.discovery import PropertyIndexes, TableListing, listed_tables
+from icepuffin.orchestration.discovery import (
+    PropertyIndexes,
+    TableListing,
+    from_text,
+    list_tables,
+    listed_tables,
+    shown_spec,
+    to_text,
+)
+from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import open_instance
 from icepuffin.orchestration.settings import load
@@ -235,6 +245,107 @@ def test_a_table_that_dagster_does_not_take_is_explained_and_the_others_load(
     assert [sensor.name for sensor in definitions.sensors or ()] == ["watch_demo_demo_other"]
 
 
+def test_a_table_that_is_not_recorded_here_is_explained_by_its_sketches(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The table's own asset is another's."""
+
+    def table_definitions(*_: Any) -> dg.Definitions:
+        raise dg.DagsterInvalidDefinitionError("the cron is wrong")
+
+    monkeypatch.setattr(factory, "table_definitions", table_definitions)
+    definitions = build(load(lake.settings_file), attributes=AssetAttributes(upstream=("docs",)))
+    graph, docs = definitions.resolve_asset_graph(), dg.AssetKey("docs")
+    sketches = dg.AssetKey(["docs", "theta_sketches"])
+    assert graph.get_all_asset_keys() == {docs, sketches}
+    assert graph.get(sketches).parent_keys == {docs}
+    assert "the cron is wrong" in str(graph.get(sketches).description)
+    assert not graph.get(docs).description
+    (entry,) = (entry for entry in caplog.records if "demo.packages: Dagster refuses its" in entry.getMessage())
+    assert entry.levelname == "ERROR"
+
+
+def test_each_pattern_that_is_not_listed_is_an_asset_that_says_so(lake: Lake) -> None:
+    patterns = {name: TableSettings(catalog="demo", name=f"{name}.*") for name in "abc"}
+    settings = load(lake.settings_file).model_copy(update={"tables": patterns})
+    listings = {"a": TableListing({}), "b": TableListing({}, "it is away"), "c": TableListing({}, "it is gone")}
+    said = [str(spec.description) for spec in build(settings, listings).resolve_all_asset_specs()]
+    assert len(said) == 2
+    assert said[0].endswith("are not shown: it is away. Reload the code location to try again.")
+    assert "c.\\* are not shown: it is gone" in said[1]
+
+
+def test_a_table_of_which_nothing_is_derived_has_no_sensor(lake: Lake) -> None:
+    bare = TableSettings(catalog="demo", name="demo.packages", statistics={"ndv": "off"}, indexes_from_table=False)
+    settings = load(lake.settings_file).model_copy(update={"tables": {"t": bare}})
+    definitions = build(settings)
+    definitions.get_repository_def()
+    assert (list(definitions.sensors or ()), list(definitions.schedules or ())) == ([], [])
+
+
+def test_what_was_listed_is_the_same_after_it_was_kept() -> None:
+    index = IndexDefinition(name="e", column="v", shards=3)
+    tables = {
+        "n.a": PropertyIndexes((index, replace(index, name="f")), columns=("id", "v")),
+        "n.b": PropertyIndexes(unknown="it is away", columns=()),
+        "n.c": PropertyIndexes(),
+    }
+    listings = {"t": TableListing(tables), "u": TableListing({}, "it is away")}
+    assert from_text(to_text(listings)) == listings
+
+
+def test_indexes_that_only_a_tables_properties_have_are_shown_where_the_settings_say(
+    lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = lake.catalog.create_table("demo.plain", lake.table.schema().select("id"))
+    for name in ("a", "b", "c"):
+        create_index(lake.table, IndexDefinition(name=name, column="embedding"))
+    indexes = {name: IndexSettings(column="embedding") for name in ("a", "b")}
+    tables = {
+        key: TableSettings(catalog="demo", name=name, indexes=indexes, indexes_from_table=key == "all")
+        for key, name in (
+            ("own", "demo.packages"),
+            ("some", "demo.pa*"),
+            ("plain", "demo.pl*"),
+            ("all", "demo.packages"),
+        )
+    }
+    catalogs = catalogs_of(load(lake.settings_file))
+    try:
+        listings = list_tables(tables, catalogs)
+    finally:
+        for name in ("a", "b", "c"):
+            drop_index(lake.table, name)
+        lake.catalog.drop_table("demo.plain")
+    shown = {
+        (key, table.name): [index.name for index in shown_spec(table, found).indexes]
+        for key, table, found in (
+            (key, tables[key].model_copy(update={"name": name}), found)
+            for key, listing in listings.items()
+            for name, found in listing.tables.items()
+        )
+    }
+    assert plain.name() == ("demo", "plain")
+    assert shown == {
+        ("own", "demo.packages"): ["a", "b"],
+        ("some", "demo.packages"): ["a", "b"],
+        ("plain", "demo.plain"): [],
+        ("all", "demo.packages"): ["a", "b", "c"],
+    }
+    kept = PropertyIndexes((IndexDefinition(name="c", column="embedding"),), columns=("embedding",))
+    assert [index.name for index in shown_spec(tables["some"], kept).indexes] == ["a", "b"], "of an earlier setting"
+
+
+def test_each_index_that_is_hidden_is_named_with_the_one_that_hides_it() -> None:
+    found = PropertyIndexes(
+        tuple(IndexDefinition(name=name, column="v") for name in ("a.b", "a_b", "c", "c_freshness"))
+    )
+    note = shown_spec(TableSettings(catalog="demo", name="n.a"), found).note
+    assert note.startswith(
+        "Index 'a_b' is not shown, its name and that of 'a.b' are one in Dagster. Index 'c_freshness' "
+    )
+
+
 def test_an_index_whose_name_would_meet_another_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     lake = make_lake(tmp_path / "lake", snapshots=1)
     create_index(lake.table, IndexDefinition(name="a.b", column="embedding"))
@@ -278,3 +389,26 @@ def test_tables_that_the_settings_name_keep_their_names(lake: Lake) -> None:
     }
     listed = [(key, table.name, bool(indexes.mark)) for key, table, indexes in listed_tables(tables, listings)]
     assert listed == [("own", "n.a-b", False), ("all", "n.a_b", True)]
+
+
+@pytest.mark.parametrize(
+    ("entries", "marked"),
+    [
+        ([("demo", "n.a"), ("other", "n.a")], []),
+        ([("demo", "n.a.theta_sketches"), ("demo", "n.*", "n.a")], ["n.a"]),
+        ([("demo", "n.a-b"), ("demo", "n.a_b")], ["n.a-b"]),
+        ([("demo", "n.*", "n.a b", "n.a_b")], ["n.a b"]),
+    ],
+    ids=["two catalogs", "below the other", "named", "of a pattern"],
+)
+def test_of_two_names_that_are_one_in_dagster_the_less_plain_has_a_mark(
+    entries: list[tuple[str, ...]], marked: list[str]
+) -> None:
+    tables = {str(number): TableSettings(catalog=of, name=name) for number, (of, name, *_) in enumerate(entries)}
+    listings = {
+        str(number): TableListing({found: PropertyIndexes() for found in names or (name,)})
+        for number, (_, name, *names) in enumerate(entries)
+    }
+    listed = [(table.name, indexes.mark) for _, table, indexes in listed_tables(tables, listings)]
+    assert len(listed) == 2
+    assert [name for name, mark in listed if mark] == marked

@@ -41,6 +41,7 @@ def answer(scope_type: str, **headers: str) -> list[dict[str, Any]]:
         ("POST /graphql", "same-origin", "cors", "https://lake:8443", False),
         ("GET /runs", "none", "navigate", "", False),
         ("GET /graphql", "", "", "", False),
+        ("GET /graphql", "none", "navigate", "", False),
         ("GET /runs", "cross-site", "navigate", "", False),
         ("GET /runs", "cross-site", "navigate document", "", False),
         ("GET /runs", "cross-site", "navigate iframe", "", True),
@@ -100,6 +101,11 @@ def test_a_page_whose_name_was_made_to_resolve_to_this_machine_is_refused() -> N
 )
 def test_a_server_of_this_machine_alone_goes_by_names_of_this_machine(host: str, address: str, refused: bool) -> None:
     assert is_rebound(host, address) is refused
+
+
+def test_a_server_without_an_address_has_no_names_of_its_own() -> None:
+    scope = {"type": "http", "path": "/runs", "headers": [], "server": None}
+    assert not RequestGuard._is_refused(scope, {"host": "lake:3000"})
 
 
 def test_a_proxy_of_this_machine_has_the_name_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

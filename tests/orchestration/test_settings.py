@@ -14,7 +14,7 @@ from icepuffin.ops.cache import CacheSettings, process_cache
 from icepuffin.ops.index.definitions.index_definition import INDEX_PARAMETERS
 from icepuffin.ops.model import MAX_GRACE_HOURS
 from icepuffin.orchestration import settings as module
-from icepuffin.orchestration.engines import spark_conf, use_shard_cache
+from icepuffin.orchestration.engines import engine_of, spark_conf, use_shard_cache
 from icepuffin.orchestration.overrides import SettingsError
 from icepuffin.orchestration.settings import Settings, find, load
 
@@ -287,9 +287,17 @@ def test_a_table_from_the_environment_is_json_and_is_merged(file: Path, monkeypa
 
 
 def test_the_shard_cache_is_where_the_settings_say(file: Path, tmp_path: Path) -> None:
-    use_shard_cache(loaded(file, MINIMAL + f'[cache]\ndirectory = "{tmp_path}/shards"\nmemory_mb = 3\n'))
-    assert process_cache().settings.folder == tmp_path / "shards"
-    assert process_cache().settings.memory_bytes == 3 << 20
+    text = f'[cache]\ndirectory = "{tmp_path}/shards"\nmemory_mb = 3\nlayout = "compact"\nprefetch = "never"\n'
+    use_shard_cache(loaded(file, MINIMAL + text))
+    used = process_cache().settings
+    assert (used.folder, used.memory_bytes) == (tmp_path / "shards", 3 << 20)
+    assert (used.layout, used.prefetch) == ("compact", "never")
+
+
+def test_the_engine_is_as_the_settings_say(file: Path) -> None:
+    text = '[spark]\nremote = "sc://a"\ndriver_only_rows = 7\nconf = { "spark.remote" = "sc://b" }\n'
+    engine = engine_of(loaded(file, f"threads = 3\n{MINIMAL}{text}"))
+    assert repr(engine) == "Engine(sc://b, 3 threads, driver only under 7 rows)"
 
 
 @pytest.mark.parametrize(

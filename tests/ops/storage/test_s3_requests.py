@@ -194,8 +194,7 @@ def test_keys_that_are_refused_are_replaced_once(bucket: Bucket, refusal: str, o
         return Answer(400, (), f"<Error><Code>{refusal}</Code><Message>no</Message></Error>".encode() * bool(refusal))
 
     with serving(answer) as uri:
-        own = {"s3.region": "north", "s3.endpoint": uri, "client.session-token": "own"}
-        store = S3Storage(s3_options(own), lease=lease, prefix="s3://lake")
+        store = S3Storage(s3_options({**KEYS, "s3.endpoint": uri}), lease=lease, prefix="s3://lake")
         if others:
             assert store.read_range("s3://lake/a", 7, 3) == DATA[7:10]
             assert used == ["id-0", "id-1"]
