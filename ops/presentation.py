@@ -19,9 +19,9 @@ _CELL = "padding:0.15em 1em 0.15em 0;vertical-align:top;white-space:pre-wrap;bor
 
 def printable(value: object, width: int) -> str:
     """A value as text of at most `width` letters, without those that do not print; the last one shows whether it is
-    cut. Bytes are hexadecimal, as in JSON.
+    cut. Bytes are hexadecimal, as in JSON, and None is NULL, as in SQL.
     """
-    plain = value.hex() if isinstance(value, bytes) else str(value)
+    plain = "NULL" if value is None else value.hex() if isinstance(value, bytes) else str(value)
     text = "".join(letter if letter.isprintable() else " " for letter in plain)
     return text if len(text) <= width else f"{text[: width - 1]}…"
 

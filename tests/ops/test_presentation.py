@@ -115,6 +115,7 @@ def test_a_cell_is_cut_escaped_and_has_no_control_characters() -> None:
     assert printable("a\nb", 10) == "a b"
     assert printable("abcdef", 3) == "ab…"
     assert printable(b"\x00\xff", 10) == "00ff"
+    assert [printable(value, 10) for value in (None, "", "None")] == ["NULL", "", "None"]
 
 
 def test_numbers_stand_at_the_right_of_their_column() -> None:
