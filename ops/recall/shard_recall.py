@@ -85,7 +85,7 @@ class ShardRecall:
         try:
             recall, queries, wide, wide_queries, changed = json.loads(text or "[]")
             counts = int(queries), int(wide_queries), int(changed)
-            if math.isfinite(recall) and 0 <= recall <= 1 and 0 <= wide <= 1 and min(counts) >= 0:
+            if 0 <= recall <= 1 and 0 <= wide <= 1 and min(counts) >= 0:
                 return cls(float(recall), counts[0], float(wide), counts[1], counts[2], is_new=False)
         except (TypeError, ValueError, OverflowError, RecursionError):
             pass  # advice, not data

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.recall.curves import (
     Choice,
     Foresight,
@@ -57,6 +58,7 @@ def test_a_curve_is_lowered_to_the_best_recall_of_another_one_for_ten_rows_and_f
         "[[10, 0, 0.5, 3]]",
         "[[10, 1, -0.1, 3]]",
         "[[10, 1, 0.5, Infinity]]",
+        f"[[10, 1, 0.5, 1{'0' * 400}]]",
     ],
 )
 def test_an_invalid_curve_is_ignored(text: str) -> None:
@@ -125,6 +127,27 @@ def test_between_two_widths_recall_and_cost_are_linear_in_the_logarithm_of_the_l
     assert foreseen[4:] == [Foresight(0.90, 100, 2.0), Foresight(0.99, 900, 2.0)]
 
 
+def test_a_search_of_some_shards_finds_what_lies_in_them_at_their_cost() -> None:
+    ways = (Reach(0.1, 2.0, 0.25), Reach(0.2, 4.0, 0.5))
+    assert foresee(Choice(40, 1, 0.2, 0.0), 10, CURVE, ways, 16) == Foresight(0.48, 75, 4.0)
+    assert foresee(Choice(40, 1, 0.3, 0.0), 10, CURVE, ways, 16) is None, "that slack was not measured"
+
+
+def test_a_search_for_more_rows_or_fewer_is_foreseen_to_find_what_it_was_chosen_for() -> None:
+    more = foresee(Choice(130, 1, math.inf, 0.0), 100, CURVE, (), 2)
+    assert more == Foresight(0.96, pytest.approx(300 + 600 * math.log(130 / 40) / math.log(4)), 2.0)
+    coded = (Width(100, 5, 0.95, 300),)
+    fewer = choose(0.9, 1, coded, (), 1)
+    assert fewer is not None
+    assert foresee(fewer, 1, coded, (), 1) == Foresight(0.95, 300, 1.0)
+
+
+def test_inner_products_with_centroids_are_those_from_the_origin() -> None:
+    codebook = np.array([[1.0], [3.0], [2.0]], np.float32)
+    centroids = ShardCentroids.from_codebook(codebook, np.array([0, 1, 0], np.uint32), Metric.INNER_PRODUCT)
+    assert centroids.distances(np.array([[2.0], [-1.0]], np.float32)).tolist() == [[-4.0, -6.0], [1.0, 3.0]]
+
+
 def test_of_centroids_only_equal_ones_are_one() -> None:
     codebook = np.array([[0.0], [-0.0], [1e-9], [2e-9]], np.float32)
     centroids = ShardCentroids.from_codebook(codebook, np.arange(4, dtype=np.uint32))
@@ -176,6 +199,8 @@ def test_shards_count_by_their_rows() -> None:
     assert point == Width(10, 1, 0.875, 150)
     assert combined([((), 10)]) == ()
     assert combined([(good, 300), (bad, 0)]) == good, "it has no row that is live"
+    across = combined([(CURVE, 7)], {(10, 1): 0.5, (160, 1): 1.5})
+    assert [point.recall for point in across] == [0.45, 0.96, 1.0]
 
 
 def test_points_of_several_k_are_kept_in_one_text() -> None:

@@ -75,6 +75,16 @@ def test_the_larger_of_two_widths_that_find_as_much_bounds_the_target() -> None:
     assert chosen.search_list > 101
 
 
+def test_between_two_widths_beside_each_other_is_the_larger_one_as_it_was_measured() -> None:
+    measured = (point(100, 0.80, 500), point(101, 0.90, 510))
+    assert choose_point(measured, 0.85) == measured[1]
+
+
+def test_a_target_is_reached_whatever_its_last_digit_is_rounded_to() -> None:
+    assert point(40, 0.3, 500).reaches(0.1 + 0.2)
+    assert not point(40, 0.3, 500).reaches(0.300001)
+
+
 def test_a_narrower_width_that_costs_more_than_a_wider_one_is_passed_over() -> None:
     """Among rows that tie a narrow beam ends in comparing them all."""
     tied = (point(10, 0.97, 828), point(16, 1.0, 1_102), point(24, 1.0, 352), point(40, 1.0, 455))
@@ -131,6 +141,7 @@ def test_a_target_of_the_callers_is_kept_as_it_is() -> None:
 def test_a_front_has_no_point_that_another_beats() -> None:
     assert front((*FAR, *NEAR, point(40, 0.85, 300, slack=0.2))) == [*NEAR, *FAR[1:]]
     assert front((point(40, 0.9, 300), point(64, 0.9, 301))) == [point(40, 0.9, 300)]
+    assert front((point(40, 0.8, 300), point(64, 0.9, 300))) == [point(64, 0.9, 300)]
 
 
 def test_there_is_a_table_of_the_front_for_each_k() -> None:

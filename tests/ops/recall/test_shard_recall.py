@@ -37,6 +37,8 @@ def test_a_measurement_is_read_as_it_was_written_but_is_not_of_this_run() -> Non
         "[1,-1,1,0,0]",
         "[1,1,1,-1,0]",
         "[1,1,1,0,-1]",
+        "[1e400,1,1,0,0]",
+        "[1,1e400,1,0,0]",
         "[" * 100_000,
     ],
 )
@@ -87,7 +89,21 @@ def test_what_searches_of_all_shards_find_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "7", "[]", "[[0,0,10]]", "[[0,0,10,-0.5]]", "[[0,0,10,NaN]]", '["a"]', "[null]", "[" * 100_000]
+    "text",
+    [
+        "",
+        "{",
+        "7",
+        "[]",
+        "[[0,0,10]]",
+        "[[0,0,10,-0.5]]",
+        "[[0,0,10,NaN]]",
+        "[[0,0,10,1e400]]",
+        "[[1e400,0,10,0.5]]",
+        '["a"]',
+        "[null]",
+        "[" * 100_000,
+    ],
 )
 def test_without_readable_shares_a_search_finds_what_its_shards_find(text: str) -> None:
     assert AcrossShards.parse(text) == AcrossShards()
