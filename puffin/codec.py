@@ -94,7 +94,7 @@ def _decompress_lz4(data: bytes, where: str, max_bytes: int) -> bytes:
     decompressor = lz4.frame.LZ4FrameDecompressor()
     try:
         out = decompressor.decompress(data, max_length=size + 1)
-    except (RuntimeError, EOFError) as error:
+    except RuntimeError as error:
         raise BadCompressionError(f"{where}: broken LZ4 frame ({error})") from error
     if not decompressor.eof or decompressor.unused_data:
         raise BadCompressionError(f"{where}: the LZ4 frame does not end where its bytes end")

@@ -186,7 +186,7 @@ def _check_locations(blobs: tuple[BlobMetadata, ...], blob_area_end: int) -> Non
                 f"{len(MAGIC)} and the footer at {blob_area_end}"
             )
     end, last = 0, -1
-    for number, blob in sorted(enumerate(blobs), key=lambda item: (item[1].offset, item[1].length)):
+    for number, blob in sorted(enumerate(blobs), key=lambda item: item[1].offset):
         if blob.length and blob.offset < end:
             raise BadBlobLocationError(f"blob {number} at {blob.offset} overlaps blob {last}, which ends at {end}")
         if blob.length:

@@ -30,7 +30,7 @@ def puffin(data: bytes) -> tuple[list[tuple[dict[str, Any], bytes]], dict[str, s
     footer = json.loads(lz4.frame.decompress(payload) if flags else payload)
     if "icepuffin.own-bytes" in footer.get("properties", {}):
         end = footer["properties"]["icepuffin.own-bytes"]
-        need(end.isdecimal() and int(end) <= start - 4, "own footer")
+        need(end.isdecimal() and len(end) < 20 and int(end) <= start - 4, "own footer")
         return puffin(data[: int(end)])
     blobs = []
     for blob in footer["blobs"]:

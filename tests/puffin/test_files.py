@@ -351,7 +351,7 @@ def test_a_public_footer_hides_the_blobs_from_others_and_from_nobody_here() -> N
     layout = plan_puffin([planned], {"created-by": "test"}, [count])
     assert layout.gaps[0] + bytes(100_000) + layout.tail == data
     assert (layout.file_size, layout.footer_size) == (info.file_size, info.footer_size)
-    for text in (str(own + 1), "-1", "", "x", "9" * 30, "\u0664\u0664"):
+    for text in (str(own + 1), "-1", "", "x", "9" * 30, "9" * 5_000, "\u0664\u0664"):
         payload = json.dumps({"blobs": [], "properties": {"icepuffin.own-bytes": text}}).encode()
         footer = b"PFA1" + payload + len(payload).to_bytes(4, "little") + bytes(4) + b"PFA1"
         with pytest.raises(BadFooterError, match=rf"the public footer at {own} names a file of '{text[:20]}"):
@@ -378,3 +378,19 @@ def test_a_finished_file_takes_nothing_more() -> None:
         writer.add_blob("x", fields=[1], snapshot_id=1, sequence_number=1, data=b"")
     with pytest.raises(PuffinError, match="nothing more"):
         writer.finish()
+
+
+def test_a_blob_begins_at_a_multiple_of_a_positive_number() -> None:
+    writer = PuffinWriter(io.BytesIO())
+    with pytest.raises(PuffinError, match=r"blob 0 \(x\): alignment 0 is not positive"):
+        writer.add_blob("x", fields=[1], snapshot_id=1, sequence_number=1, data=b"", align=0)
+
+
+def test_a_blob_that_another_file_has_compressed_is_written_as_it_is() -> None:
+    sink = io.BytesIO()
+    writer = PuffinWriter(sink)
+    stored = compress(b"abc" * 50, "zstd")
+    blob = writer.add_blob("x", fields=[1], snapshot_id=1, sequence_number=1, data=stored, codec="zstd", is_stored=True)
+    writer.finish()
+    assert (blob.length, blob.compression_codec) == (len(stored), "zstd")
+    assert read_all(sink.getvalue()) == [b"abc" * 50]
