@@ -9,6 +9,7 @@ import pytest
 
 from icepuffin.ann_kernels.codes.kmeans import train
 from icepuffin.ann_kernels.codes.product_quantization import encode_pq, train_pq
+from icepuffin.ann_kernels.distances import distance
 from icepuffin.ann_kernels.distances.distance import prepare, prepare_exact
 from icepuffin.ann_kernels.errors import DimensionError, KernelError, NonFiniteVectorError, ZeroVectorError
 from icepuffin.ann_kernels.graphs.graph import Graph, VamanaParams
@@ -54,11 +55,17 @@ def nodes(slots: list[int], positions: int, live: int, files: tuple[int, int, in
     [
         (partial(prepare, np.zeros(4), L2), DimensionError, "vectors have shape (4,), not (rows, 1 to "),
         (partial(prepare, np.zeros((2, 0)), L2), DimensionError, "vectors have shape (2, 0)"),
+        (partial(prepare, np.zeros((1, 65_537)), L2), DimensionError, "vectors have shape (1, 65537)"),
         (partial(prepare_exact, np.zeros(4), L2), DimensionError, "vectors have shape (4,)"),
         (partial(prepare, np.array([[1.0], [np.nan]]), L2), NonFiniteVectorError, "1"),
         (partial(prepare_exact, np.array([[1.0], [1e39]]), L2), NonFiniteVectorError, "1"),
         (partial(prepare, np.array([[1.0], [0.0]]), COSINE), ZeroVectorError, "1"),
         (partial(prepare, BEHIND_A_BLOCK, COSINE), ZeroVectorError, str(len(BEHIND_A_BLOCK) - 1)),
+        (partial(prepare_exact, np.array([[1.0], [9e-151]]), COSINE), ZeroVectorError, "1"),
+        *(
+            (partial(VamanaParams, *params), KernelError, "max_degree is 1 to 4096, search_list at least 1, alpha 1 to")
+            for params in ((0, 1, 1.0), (4_097, 1, 1.0), (1, 0, 1.0), (1, 1, 0.99), (1, 1, 4.01))
+        ),
         (partial(Metric.of_code, 4), ValueError, "no metric has the number 4"),
         (partial(Searcher, PAIR, None, L2), KernelError, "a search needs vectors or codes"),
         (partial(Searcher, PAIR, VECTORS[:1], L2), DimensionError, "the graph has 2 nodes, but there are 1 vectors"),
@@ -156,3 +163,20 @@ def test_what_kernels_cannot_take_is_refused_by_its_numbers(
 ) -> None:
     with pytest.raises(error, match=re.escape(reason)):
         call()
+
+
+def test_the_smallest_and_the_largest_that_kernels_take_is_taken() -> None:
+    assert prepare(np.zeros((1, 65_536), np.float32), L2).shape == (1, 65_536)
+    assert prepare_exact(np.array([[2e-150]]), COSINE).tolist() == [[1.0]]
+    assert VamanaParams(1, 1, 1.0).max_degree == 1
+    assert VamanaParams(4_096, 1, 4.0).max_degree == 4_096
+
+
+def test_a_row_past_the_first_block_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distance, "_ROWS_PER_BLOCK", 2)
+    monkeypatch.setattr(distance, "_VALUES_PER_BLOCK", 8)
+    vectors = np.eye(4)[[0, 1, 2, 3, 0]]
+    for value, error in ((np.nan, NonFiniteVectorError), (0.0, ZeroVectorError)):
+        vectors[3] = value
+        with pytest.raises(error, match="3"):
+            prepare(vectors, COSINE)

@@ -45,6 +45,25 @@ def test_well_parted_clusters_are_found() -> None:
     assert np.square(found[:, None] - centers[None]).sum(axis=2).min(axis=0).max() < 1.0
 
 
+def test_centroids_come_nearer_to_their_vectors_with_each_round() -> None:
+    vectors = np.random.default_rng(4).standard_normal((400, 3)).astype(np.float32)
+    rounds = [kmeans.train(vectors, 7, seed=0, iterations=count) for count in (0, 1)]
+    squared = [kmeans.assign(vectors, found)[1].sum() for found in (*rounds, kmeans.train(vectors, 7, seed=0))]
+    assert squared[0] > squared[1] > 1.01 * squared[2]
+
+
+def test_a_centroid_without_vectors_moves_to_the_farthest() -> None:
+    sample = np.array([[0], [4], [9], [2]], np.float32)
+    squared = np.array([1, 9, 64, 1], np.float32)
+    means = kmeans._means(sample, np.zeros(4, np.int32), squared, np.array([[1], [50], [60]], np.float32))
+    assert means.tolist() == [[3.75], [9], [4]]
+
+
+def test_many_centroids_may_be_more_than_there_are_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kmeans, "MANY", 3)
+    assert kmeans.train(np.eye(4, dtype=np.float32), 5, seed=0).shape == (5, 4)
+
+
 def test_training_depends_on_the_seed_alone() -> None:
     vectors = np.random.default_rng(2).standard_normal((400, 5)).astype(np.float32)
     first, second = (kmeans.train(vectors, 7, seed=3, threads=threads) for threads in (1, 2))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icepuffin.ann_kernels.distances import lower_bounds
-from icepuffin.ann_kernels.distances.distance import prepare, prepare_exact
+from icepuffin.ann_kernels.distances.distance import prepare, prepare_exact, reported
 from icepuffin.ann_kernels.distances.exact_distances import pair_distances
 from icepuffin.ann_kernels.distances.top_k import ExactTopK, exact_top_k
 from icepuffin.ann_kernels.errors import DimensionError, ZeroVectorError
@@ -213,3 +213,12 @@ def test_a_direction_does_not_depend_on_the_batch(dims: int) -> None:
 def test_queries_of_other_dimensions_are_refused(dims: int) -> None:
     with pytest.raises(DimensionError, match=f"queries have {dims} dimensions, vectors 4"):
         exact_top_k(np.ones((2, dims), np.float32), np.ones((6, 4), np.float32), 1, Metric.L2)
+
+
+def test_squares_that_rounding_made_negative_are_distances_of_zero() -> None:
+    for metric, distances in (
+        (Metric.L2, [0.0, 2.0]),
+        (Metric.COSINE, [0.0, 2.0]),
+        (Metric.INNER_PRODUCT, [-1e-9, 4.0]),
+    ):
+        assert reported(np.array([-1e-9, 4.0]), metric).tolist() == distances

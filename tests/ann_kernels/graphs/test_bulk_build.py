@@ -206,3 +206,9 @@ def test_a_share_of_many_vectors_has_long_edges(count: int, least: int, monkeypa
     monkeypatch.setattr(bulk_build, "DEFAULTS", few)
     vamana.build(clustered(count, 24), Metric.L2, PARAMS)
     assert least <= sizes[0] <= least + 25, "and a few of each cluster, and the medoid"
+
+
+def test_the_medoid_may_lie_past_the_first_block() -> None:
+    vectors = np.repeat(np.array([[-1], [1]], np.float32), 1_500, axis=0)
+    vectors[2_500] = 0
+    assert medoid_of(vectors) == 2_500
