@@ -192,6 +192,8 @@ def test_a_file_of_which_some_rows_have_no_ball_is_never_pruned(table: Table, mo
     real = moved_rows.balls_by_slot
     monkeypatch.setattr(moved_rows, "balls_by_slot", lambda *of: {**real(*of), 2: []})
     assert refreshed(table, LocalRunner(1)).remapped == ROWS
+    (balls,) = balls_by_slot(open_version(index_versions(table.refresh(), "e")[-1], STORAGE), STORAGE).values()
+    assert [radius < 5 for _, radius in balls] == [False, True], "one without end, and that around the cluster"
     reader = open_index(table.refresh(), DEFINITION, storage=STORAGE)
     for number in range(0, ROWS, 60):
         vector = make_rows(number, number + 1)["embedding"][0].as_py()

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +15,9 @@ from pyiceberg.table import Table
 from icepuffin.ann_kernels.distances.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index import Action, GateFailedError, IndexDefinition, IndexReport
+from icepuffin.ops.index.index_layout import Layout
+from icepuffin.ops.index.new_version import pass_gate
+from icepuffin.ops.recall.shard_recall import ShardRecall
 from icepuffin.ops.rows.vector_column import VectorColumnError
 from icepuffin.ops.search import open_index
 from icepuffin.ops.search.overview import overview
@@ -128,6 +133,43 @@ def test_a_vector_beyond_half_precision_is_refused_by_file_and_row(table_factory
     with pytest.raises(VectorColumnError, match=r"parquet: the vector of row 77 holds 70000, and half precision ends"):
         index_head(table, definition)
     assert index_head(table, replace(definition, vectors="f32")).recall > 0.9
+
+
+def refusal(recall: float, *, action: Action = Action.BUILT, other: float | None = None) -> str:
+    """What the gate says of a shard that was written with this recall, and has another one now."""
+    error = None if other is None else GateFailedError("")
+    if error is not None and other is not None:
+        error.recall = other
+    live = SimpleNamespace(table="db.t", snapshot_id=7)
+    definition = IndexDefinition(name="e", column="embedding", target_recall=0.9)
+    plan: Any = SimpleNamespace(live=live, definition=definition, action=action, other_error=error, may_build_anew=True)
+    layout = Layout(np.ones((1, 4), np.float32), np.zeros(1, np.uint32), 1, None)
+    shard = SimpleNamespace(written_recall=recall, live_rows=5, recall=ShardRecall(0.9 - recall, 64))
+    shard_set: Any = SimpleNamespace(layout=layout, shards=[shard])
+    try:
+        pass_gate(plan, shard_set, has_version=True)
+    except GateFailedError as refused:
+        return str(refused)
+    return ""
+
+
+def test_the_gate_lets_pass_what_reached_its_target_when_it_was_written() -> None:
+    assert refusal(0.9) == ""
+    assert refusal(0.89) == (
+        "db.t, index e, snapshot 7: recall@10 is 0.8900, the target is 0.9. Nothing was published, the previous "
+        "version stays. To find more, raise max_degree or search_list, or lower target_recall"
+    )
+
+
+@pytest.mark.parametrize(
+    ("action", "both"),
+    [
+        (Action.BUILT, "recall@10 is 0.8000 where it is built anew, 0.7000 by a refresh, the target"),
+        (Action.REFRESHED, "recall@10 is 0.8000 by a refresh, 0.7000 where it is built anew, the target"),
+    ],
+)
+def test_where_neither_way_reaches_the_target_each_is_named_with_its_recall(action: Action, both: str) -> None:
+    assert both in refusal(0.8, action=action, other=0.7)
 
 
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")
