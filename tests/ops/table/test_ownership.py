@@ -20,7 +20,7 @@ from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search import exact_search
 from icepuffin.ops.table.blob_kind import KIND_KEY, BlobKind
 from icepuffin.ops.table.ownership import own_snapshot, own_snapshots
-from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots, derived_ids, resolve_snapshot
+from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots, derived_ids, head_of, resolve_snapshot
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.conftest import STORAGE, make_rows
@@ -105,20 +105,26 @@ def test_all_that_is_bound_is_known_as_ours_by_one_key(table: Table) -> None:
     (holder_id,) = ours[version.index_snapshot_id].pack_ids
     assert set(ours) == {version.index_snapshot_id, holder_id} == derived_ids(table.metadata)
     assert (ours[holder_id].kind, ours[holder_id].base_id, ours[holder_id].pack_owner) == ("ann", None, "e")
+    assert head_of(table, "ann_e") == version.base_snapshot_id
     summaries = (table.metadata.snapshot_by_id(item) for item in ours)
     assert [item.summary[KIND_KEY] for item in summaries if item and item.summary] == ["ann", "ann"]
     with pytest.raises(UnknownSnapshotError, match="only holds shards of index e, and has no rows"):
         resolve_snapshot(table, holder_id)
+    left = [item for item in table.metadata.snapshots if item.snapshot_id != version.base_snapshot_id]
+    table.metadata = table.metadata.model_copy(update={"snapshots": left})
+    assert head_of(table, "ann_e") == version.index_snapshot_id, "it stands for what has expired"
 
 
-@pytest.mark.parametrize("properties", [VERSION, SKETCHES, {**VERSION, KIND_KEY: "ann", "added-records": "0"}])
+@pytest.mark.parametrize(
+    "properties", [VERSION, SKETCHES, {**VERSION, KIND_KEY: "ann", "added-records": "0"}, {**VERSION, "ann.packs": ""}]
+)
 @pytest.mark.parametrize("parent", [None, 7])
 def test_a_version_is_ours_with_and_without_a_parent(properties: Mapping[str, str], parent: int | None) -> None:
     """Before, versions were children of their data snapshot, and had no kind."""
     own = own_snapshot(snapshot(properties, parent=parent))
     assert own is not None
     assert (own.base_id, own.pack_owner) == (7, None)
-    assert own.pack_ids == holder_ids(snapshot(properties)) == ((8, 9) if "ann.packs" in properties else ())
+    assert own.pack_ids == holder_ids(snapshot(properties)) == ((8, 9) if properties.get("ann.packs") else ())
     assert own.fields == (frozenset({1, 2}) if properties is SKETCHES else None)
 
 
@@ -134,6 +140,7 @@ CHANGES: dict[str, tuple[dict[str, str | None], Operation, int | None]] = {
     "an empty file": ({"statistics-file": ""}, Operation.REPLACE, None),
     "no base": ({"ann.base-snapshot-id": None, KIND_KEY: "ann"}, Operation.REPLACE, None),
     "packs that are no ids": ({"ann.packs": "8,x"}, Operation.REPLACE, None),
+    "two bases": ({"ann.base-snapshot-id": "7,8"}, Operation.REPLACE, None),
     "another kind's keys": ({KIND_KEY: "theta-sketches"}, Operation.REPLACE, None),
 }
 
@@ -168,7 +175,7 @@ def test_what_a_later_release_made_is_ours_and_left_alone(table: Table) -> None:
         add = AddSnapshotUpdate(snapshot=head.model_copy(update=changed))
         table.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (add,))
         table.refresh()
-    assert derived_ids(table.metadata) == {11, 12}
+    assert {number: own.pack_ids for number, own in own_snapshots(table.metadata).items()} == {11: (12,), 12: ()}
     assert resolve_snapshot(table, 11).snapshot_id == base
     assert (unnamed_packs(table), bound_names(table, BlobKind.INDEX)) == ({}, frozenset())
     with pytest.raises(UnknownSnapshotError, match="holds what a later release of icepuffin made, of kind 'later'"):

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from pyiceberg.io import load_file_io
 from pyiceberg.table import Table
@@ -32,12 +33,14 @@ TableFactory = Callable[..., Table]
 def test_a_ref_names_its_snapshot_and_main_none_before_the_first(table_factory: TableFactory) -> None:
     table = table_factory()
     assert ref_snapshot_id(table, "main") is head_of(table, "main") is None
+    with pytest.raises(UnknownSnapshotError, match=r"its branches and tags are none\."):
+        ref_snapshot_id(table, "other")
     table.append(make_rows(0, 3))
     first = table.refresh().metadata.current_snapshot_id
     assert first is not None
     table.manage_snapshots().create_tag(first, "kept").commit()
     table.append(make_rows(3, 6))
-    assert ref_snapshot_id(table.refresh(), "kept") == first
+    assert ref_snapshot_id(table.refresh(), "kept") == resolve_snapshot(table, np.int64(first)).snapshot_id == first
     assert ref_snapshot_id(table, "main") == table.metadata.current_snapshot_id
     assert head_of(table, "other") is None
     with pytest.raises(UnknownSnapshotError, match="has no ref 'other'; its branches and tags are kept, main"):
@@ -123,6 +126,8 @@ def test_a_time_between_two_snapshots_names_none_where_one_between_them_may_have
 
     for milliseconds in (0, 1, 9_999):
         assert named(2, milliseconds) == first.snapshot_id
+    with pytest.raises(UnknownSnapshotError, match=r"as old as 2026-10-31T.*; the oldest is of 2026-11-01T00:00:00\+"):
+        named(2, -1)
     unknown = r"is not known, because some of .* have expired; name one by its id"
     for milliseconds in (1, 5_000, 9_999):
         for number in (3, 0):  # 0: of format v1, which does not tell
@@ -144,5 +149,7 @@ def test_a_metadata_file_that_cannot_be_read_is_warned_of(
     assert snapshots._stored_snapshot_ids(table) == ()
     (message,) = caplog.messages
     assert message.startswith(f"db.t: {lost} cannot be read: ")
-    assert snapshots._stored_snapshot_ids(table_factory()) == ()
+    written = table_factory()
+    written.append(make_rows(0, 3))
+    assert snapshots._stored_snapshot_ids(written) == ()
     assert len(caplog.messages) == 1

@@ -11,9 +11,9 @@ from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.index.versions.tuning_record import TuningError, TuningRecord
 from icepuffin.ops.index.versions.version_sizes import VersionSizes
 from icepuffin.ops.table.ownership import own_snapshot
-from icepuffin.ops.table.summaries import find_count, number_of, snapshot_count, summary_of
+from icepuffin.ops.table.summaries import find_count, finite_number, number_of, snapshot_count, summary_of
 
-NO_NUMBERS = ("", "abc", "1.5", "1e3", "٣", "²", str(2**63), "9" * 5_000, "0x10", "1_000", " 7")
+NO_NUMBERS = ("", "abc", "1.5", "1e3", "٣", "²", str(2**63), str(-(2**63) - 1), "9" * 5_000, "0x10", "1_000", " 7")
 NO_DOCUMENTS = ("[" * 100_000, '{"a":' * 100_000, "9" * 5_000, '{"threads": 1e999}', "null")
 
 
@@ -23,7 +23,12 @@ def snapshot(snapshot_id: int, **properties: str) -> Snapshot:
 
 
 def test_a_count_is_the_whole_number_of_its_text() -> None:
-    assert [number_of(text) for text in ("0", "-7", "012", str(2**63 - 1))] == [0, -7, 12, 2**63 - 1]
+    ends = [-(2**63), 2**63 - 1]
+    assert [number_of(text) for text in ("0", "-7", "012", *map(str, ends))] == [0, -7, 12, *ends]
+    assert finite_number("-1.5") == -1.5
+    for text in ("nan", "-inf", "1e999", "x"):
+        with pytest.raises(ValueError, match=text):
+            finite_number(text)
     written = snapshot(1, **{"added-records": "60"})
     assert (snapshot_count(written, "added-records"), find_count(written, "added-records")) == (60, 60)
     assert (snapshot_count(written, "total-records"), find_count(written, "total-records")) == (0, None)
