@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from icepuffin.ann_kernels.distances.lower_bounds import rounding_of_units
+from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.rows.addresses import addresses_of
 from icepuffin.ops.rows.candidates import (
@@ -17,6 +19,7 @@ from icepuffin.ops.rows.candidates import (
     merge,
     merge_sorted,
     nearest_rows,
+    table_distances,
 )
 
 Row = tuple[float, int, int]
@@ -121,7 +124,7 @@ def test_a_list_is_in_doubt_where_rounding_may_have_cut_a_neighbour_off(metric: 
     """The bound of rounding, for vectors and queries of length 1 in 4 dimensions. Bits are counted, and not rounded."""
     queries = np.array([[1.0, 0, 0, 0]])
     unit = 1.01 * 2.0**-24
-    last = 0.5
+    last, rounding = 0.125, rounding_of_units(4)
     bound = {
         Metric.L2: unit * (1 + last) + 2 * 2.0**-149,
         Metric.INNER_PRODUCT: unit * 3.0 + 2 * 2.0**-149,
@@ -129,11 +132,11 @@ def test_a_list_is_in_doubt_where_rounding_may_have_cut_a_neighbour_off(metric: 
     }[metric]
 
     def doubtful(kth: float, *, is_full: bool = True) -> bool:
-        approximate = candidates([[(0.1, 0, 1), (last, 0, 2) if is_full else NO_ROW]])
+        approximate = candidates([[(0.05, 0, 1), (last, 0, 2) if is_full else NO_ROW]])
         exact = candidates([[(kth, 0, 1), (0.9, 0, 2)]])
         return cut_in_doubt(approximate, exact, queries, 1, metric, 3.0)
 
-    assert not doubtful(0.4)
+    assert not doubtful(0.12)
     assert doubtful(last)
     assert doubtful(last + 1e-12)
     assert not doubtful(last + 1e-12, is_full=False)
@@ -142,8 +145,16 @@ def test_a_list_is_in_doubt_where_rounding_may_have_cut_a_neighbour_off(metric: 
         assert doubtful(last - 0.999 * bound)
     else:
         euclidean = math.sqrt(2 * last)
-        assert not doubtful((euclidean - 1e-5) ** 2 / 2)
-        assert doubtful((euclidean - 1e-9) ** 2 / 2)
+        assert not doubtful((euclidean - 1.01 * rounding) ** 2 / 2)
+        assert doubtful((euclidean - 0.99 * rounding) ** 2 / 2)
+
+
+def test_a_vector_of_a_data_file_that_has_no_distance_is_refused() -> None:
+    """Before, the index had another one."""
+    pair = np.zeros(1, np.int64)
+    for metric, vector in ((Metric.L2, [np.nan, 0.0]), (Metric.COSINE, [0.0, 0.0])):
+        with pytest.raises(KernelError):
+            table_distances(np.ones((1, 2)), np.array([vector], np.float32), pair, pair, metric)
 
 
 def test_a_column_with_a_name_of_the_answers_own_is_renamed() -> None:

@@ -101,6 +101,10 @@ def test_a_row_group_that_is_read_once_is_not_written() -> None:
     kept(groups, "key", times=1)
     assert groups.get("key") is _GROUP
     assert row_groups.ROWS_ON_DISK.reserved == 0
+    for budget, is_kept in ((4 * _GROUP.nbytes, True), (4 * _GROUP.nbytes - 1, False)):
+        groups = RowGroups(budget)
+        kept(groups, "key", times=1)
+        assert (groups.get("key") is not None) == is_kept, "a fourth of the memory is for one at most"
 
 
 def test_a_row_group_that_several_threads_decode_is_kept_once() -> None:
