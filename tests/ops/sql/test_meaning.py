@@ -215,6 +215,8 @@ def test_a_name_that_several_columns_have_is_refused(session: SqlSession) -> Non
         session.sql(f"SELECT a FROM (SELECT id AS a, n AS a FROM db.t ORDER BY {NEAR} LIMIT 9)")
     with pytest.raises(SqlError, match="ORDER BY a: several columns have that name"):
         session.sql(f"SELECT *, n AS a FROM (SELECT id AS a, n, {NEAR} AS d FROM db.t) WHERE d < 9 ORDER BY a")
+    with pytest.raises(SqlError, match="ORDER BY a: several columns have that name"):
+        session.sql(f"SELECT n AS a, n AS a FROM db.t WHERE {NEAR} < 9 ORDER BY a")
 
 
 @pytest.mark.parametrize(

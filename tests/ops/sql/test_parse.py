@@ -1,4 +1,6 @@
-from datetime import date, datetime
+from datetime import date, datetime, time
+from decimal import Decimal
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -188,6 +190,7 @@ def test_ties_are_of_a_limit_with_further_keys_and_conditions_keep_their_bracket
         ("SELECT id FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3 TABLESAMPLE (9 ROWS)", "sample is not known"),
         ("WITH RECURSIVE n AS (SELECT id FROM t) SELECT id FROM n", "recursive is not known"),
         ("SELECT id FROM t WHERE a = CAST(4.7 AS INT) ORDER BY l2_distance(v, array(1)) LIMIT 3", "write its value"),
+        ("SELECT id FROM t WHERE a = -CAST(4.7 AS INT) ORDER BY l2_distance(v, array(1)) LIMIT 3", "write its value"),
         ("SELECT id FROM t WHERE name LIKE ANY ('a%') ORDER BY l2_distance(v, array(1)) LIMIT 3", "is no constant"),
         (
             "SELECT id FROM (SELECT id FROM t UNION SELECT id FROM u) ORDER BY l2_distance(v, array(1)) LIMIT 3",
@@ -473,6 +476,23 @@ def test_a_parameter_to_travel_to_reaches_spark_in_utc() -> None:
     found = parse("SELECT count(*) FROM db.t TIMESTAMP AS OF :at", {"at": datetime.fromisoformat("2026-01-01")})
     assert isinstance(found, SparkStatement)
     assert "'2026-01-01T00:00:00+00:00'" in for_spark(found)
+
+
+def test_a_parameter_is_read_as_what_it_is() -> None:
+    near = "ORDER BY l2_distance(v, array(1)) LIMIT 3"
+    travelled = nearest(f"SELECT id FROM t TIMESTAMP AS OF :at {near}", {"at": date(2026, 1, 2)})
+    assert travelled.snapshot == datetime.fromisoformat("2026-01-02")
+    for raw in (b"\x03", bytearray(b"\x03"), memoryview(b"\x03")):
+        where = nearest(f"SELECT id FROM t WHERE h = :h {near}", {"h": raw}).where
+        assert where is not None
+        assert where.expression == EqualTo("h", b"\x03")
+    for number in (10**1_000, -(10**1_000)):
+        with pytest.raises(SqlError, match="parameter :n has more than 1,000 digits"):
+            parse(f"SELECT id FROM t WHERE n = :n {near}", {"n": number})
+    values = {"a": Decimal("1E+3"), "b": Decimal("-1E-7"), "c": time(8, 30), "d": UUID(int=7)}
+    found = parse("SELECT :a, :b, :c, :d FROM t", values)
+    assert isinstance(found, SparkStatement)
+    assert for_spark(found) == f"SELECT 1000BD, (-0.0000001BD), '08:30:00', '{UUID(int=7)}' FROM t"
 
 
 def test_a_double_without_digits_reaches_spark_by_its_name() -> None:

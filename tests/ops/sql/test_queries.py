@@ -305,6 +305,7 @@ def test_a_namespace_may_begin_as_its_catalog_is_named(catalog: Catalog, session
         (f"SELECT id FROM db.t ORDER BY {DISTANCE} FETCH FIRST ROW ONLY", "give a number of rows"),
         (f"SELECT id FROM db.t ORDER BY {DISTANCE} LIMIT -1", "LIMIT -1"),
         (f"SELECT id, {DISTANCE} AS d FROM db.t ORDER BY 3 LIMIT 3", "ORDER BY 3: it is to be the number of one"),
+        (f"SELECT id, {DISTANCE} AS d FROM db.t ORDER BY 0 LIMIT 3", "ORDER BY 0: it is to be the number of one"),
         (f"SELECT id FROM t ORDER BY {DISTANCE} LIMIT 3", "with its namespace, as in ns.t"),
         (f"SELECT id FROM db.none ORDER BY {DISTANCE} LIMIT 3", "^there is no table db.none$"),
         (f"SELECT id FROM db.t.tag_first ORDER BY {DISTANCE} LIMIT 3", "a snapshot of one is VERSION AS OF"),
@@ -408,8 +409,10 @@ def test_nulls_and_nans_are_ordered_as_spark_orders_them(order: str, expected: S
 def test_conditions_on_rows_that_were_found_have_sparks_nulls_and_nans(where: str, expected: list[object]) -> None:
     inner = "SELECT a, b, l2_distance(v, array(1)) AS far FROM t ORDER BY far LIMIT 4"
     first, outer = nearest_of(f"SELECT b FROM ({inner}) WHERE {where}").steps
-    rows = outer.apply(first.apply(NULLS, FIELDS), first.check(FIELDS))
-    assert rows["b"].to_pylist() == expected
+    found = first.apply(NULLS, FIELDS)
+    both_ways = pa.concat_tables([found, found.take([3, 2, 1, 0])])
+    for rows, values in ((found, expected), (both_ways, expected + expected[::-1])):
+        assert outer.apply(rows, first.check(FIELDS))["b"].to_pylist() == values
 
 
 @pytest.mark.jvm
