@@ -2,12 +2,15 @@
 
 import io
 import math
+import sys
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -18,6 +21,7 @@ from icepuffin.ops.index.upkeep.freshness import FreshnessLag
 from icepuffin.ops.index.upkeep.retention_plan import ExpiredVersion
 from icepuffin.ops.index.versions.tuning_record import TuningRecord
 from icepuffin.ops.model import MIB, Action, How, ShardId, SnapshotId
+from icepuffin.ops.presentation import Grid
 from icepuffin.ops.recall.curves import Width
 from icepuffin.ops.recall.measured_points import MeasuredPoint
 from icepuffin.ops.runs.refresh_plan import RefreshPlan
@@ -281,9 +285,56 @@ def test_values_that_json_lacks_are_texts_and_long_ones_are_cut() -> None:
         "Infinity", "-Infinity", "NaN", 1.5, "01", None,
     ]  # fmt: skip
     assert [output.cell(text, 3).plain for text in ("abc", "abcd", "a\x1bc")] == ["abc", "ab…", "a c"]
-    assert output._with_text_ids({"base_snapshot_id": [1, 2], "rows": 3}, "") == {
-        "base_snapshot_id": ["1", "2"], "rows": 3,
+    assert output._with_text_ids({"base_snapshot_id": [1, 2], "rows": 3, "snapshot_id": None}, "") == {
+        "base_snapshot_id": ["1", "2"], "rows": 3, "snapshot_id": None,
     }  # fmt: skip
+    assert output._json_value({"at": datetime(2026, 1, 2, 3, 4, 5), "of": (np.arange(2), np.float32(0.5))}) == {  # noqa: DTZ001
+        "at": "2026-01-02T03:04:05", "of": [[0, 1], 0.5],
+    }  # fmt: skip
+
+
+def test_a_pipe_is_wide_unless_the_environment_says_how_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert output.open_console().width == 160
+    monkeypatch.setenv("COLUMNS", "55")
+    assert output.open_console().width == 55
+
+
+def test_lines_and_fields_are_as_they_are() -> None:
+    assert printed(output.print_lines, "[red]a[/red]", "b") == ["[red]a[/red]", "b"]
+    console = Console(file=io.StringIO(), width=160)
+    output.print_fields(console, {"a": 1, "bc": 2}, width=4)
+    assert console.file.getvalue() == "   a  1\n  bc  2\n"  # type: ignore[attr-defined]
+
+
+def test_a_table_is_folded_beside_its_first_columns_and_cut_at_a_width() -> None:
+    grid = Grid("the title is not cut", [("1" * 12, "a" * 30, 7), ("2" * 12, "b", 10)], ("snapshot", "name", "r" * 30))
+    console = Console(file=io.StringIO(), width=34)
+    output.print_grid(console, grid, width=14)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "the title is not cut" in words(shown.splitlines())
+    assert {"1" * 12, "2" * 12} <= set(shown.split()), "nobody copies an id from two lines"
+    assert (shown.count("a") - "the title is not cut".count("a") - "snapshot name".count("a"), shown.count("r")) == (
+        13,
+        13,
+    )
+    numbers = [line.rstrip() for line in shown.splitlines() if line.rstrip().endswith(("7", "10"))]
+    assert len(numbers) == 2
+    assert len(numbers[0]) == len(numbers[1]), "to the right"
+
+
+class Terminal(io.StringIO):
+    """One at which somebody sits."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_who_says_no_at_a_terminal_is_not_told_of_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    for answer, kind in ((Terminal("n\n"), click.Abort), (io.StringIO("n\n"), click.UsageError)):
+        monkeypatch.setattr(sys, "stdin", answer)
+        with pytest.raises(kind):
+            output.confirm("drop it?", "nothing is dropped")
 
 
 SHARD = ShardState(ShardId(0), nodes=40, live=30, tombstones=10, recall=0.95, bytes=2_048, routed=True)

@@ -208,8 +208,17 @@ def test_an_append_of_1_percent_needs_less_than_a_build(indexed: Table) -> None:
     assert 512 + 2 * nodes * 10_000 / MIB < append.memory_mb < build.memory_mb
 
 
-def test_where_all_shards_may_be_rebuilt_each_counts_with_its_deltas(indexed: Table) -> None:
-    table = with_sizes(indexed, shards=3, largest=2_000_000, deltas=[5, 5])
+def test_of_two_indexes_each_writes_its_shards_and_one_at_a_time_reads_the_rows(indexed: Table) -> None:
+    two = [replace(DEFINITION, name="other", max_degree=degree) for degree in (62, 63)]
+    needed = run_requirements(indexed, two, head_of(indexed, "main") or SnapshotId(0), engine=LOCAL)
+    assert (needed.new_rows, needed.shards, needed.memory_mb) == (1_010_000, 2, needs(indexed, two[1]).memory_mb)
+
+
+@pytest.mark.parametrize(("largest", "deltas"), [(2_000_000, [5, 5]), (5, [5, 2_000_000])])
+def test_where_all_shards_may_be_rebuilt_each_counts_with_its_deltas(
+    indexed: Table, largest: int, deltas: list[int]
+) -> None:
+    table = with_sizes(indexed, shards=3, largest=largest, deltas=deltas)
     table = with_counts(table, {"added-equality-deletes": "1"}, of=head_of(table, "main"))
     needed = needs(table)
     assert (needed.new_rows, needed.shards, needed.tasks) == (1_010_000, 3 + 2 + 1, 6)
@@ -248,9 +257,10 @@ def test_a_refresh_that_may_rebuild_a_shard_needs_the_memory_of_it(indexed: Tabl
     assert needed.new_rows == 10_000
 
 
-def test_in_local_files_a_shard_that_stays_is_read_now_and_then(indexed: Table) -> None:
+@pytest.mark.parametrize("location", ["file:///lake/packages", "/lake/packages"])
+def test_in_local_files_a_shard_that_stays_is_read_now_and_then(indexed: Table, location: str) -> None:
     table = copy(indexed)
-    table.metadata = table.metadata.model_copy(update={"location": "file:///lake/packages"})
+    table.metadata = table.metadata.model_copy(update={"location": location})
     assert needs(table).memory_mb == 512 + int(np.ceil(1.5 * 4 * (DIMS + 64) * 1_000_000 / MIB))
 
 
@@ -278,16 +288,22 @@ def test_lists_of_rows_that_are_matched_take_two_gibibytes_at_most() -> None:
     base = VersionSizes("x", dims=1, shards=1, rows=1, largest=1, deltas=(), tombstones=0.0)
     engine: Any = SimpleNamespace(threads=1)
 
-    def driver(arriving: int, removed: int, its: VersionSizes = base) -> float:
-        bounds = RefreshBounds(its, arriving, removed, files=1, largest=1, written=1)
-        return _refresh_work(IndexDefinition(name="e", column="v"), bounds, engine, is_local=False).driver
+    def driver(
+        arriving: int, removed: int, its: VersionSizes = base, *, is_local: bool = False, written: int = 1
+    ) -> float:
+        bounds = RefreshBounds(its, arriving, removed, files=1, largest=1, written=written)
+        return _refresh_work(IndexDefinition(name="e", column="v"), bounds, engine, is_local=is_local).driver
 
     assert driver(10_000_000, 10_000_000) == 64 * 20_000_000
     assert driver(10**9, 10**9) == 2 << 30
     assert driver(10**9, 0) < 1 << 20
+    assert driver(1, 0, replace(base, deltas=(1, 10**7))) == 128 * 10**7, "the largest shard may be of later rows"
     large = replace(base, dims=100, rows=100_000, largest=100_000)
     whole = [driver(1, 0, replace(large, tombstones=share)) for share in (0.0, 0.1)]
     assert whole[1] == 1.5 * shard_bytes(100_000, 100, 64) > whole[0], "one with tombstones is read whole, and measured"
+    assert driver(0, 1, large) == whole[1], "so is one that rows leave"
+    kept, changed = (driver(0, 0, large, is_local=True, written=written) for written in (0, 1))
+    assert changed == whole[1] > kept
 
 
 def test_what_a_refresh_does_in_its_own_process_beside_a_cluster_is_small() -> None:
@@ -309,6 +325,7 @@ def test_sketches_and_columns_for_conditions_count(lake: Lake, indexed: Table) -
     filtered = needs(indexed, replace(DEFINITION, filters=("id", "embedding")))
     assert filtered.new_rows == 1_010_000, "columns that the version lacks are read from all files"
     assert filtered.memory_mb >= 512 + int(np.ceil((128 * 1_000_000 + (64 + 512) * 1_010_000) / MIB))
+    assert needs(indexed, replace(DEFINITION, filters=("id", "gone"))) == filtered, "as lists, which take most"
 
 
 def test_sketches_read_the_files_that_are_new_since_the_last_ones(
