@@ -212,6 +212,9 @@ def a_dropped_table_in_the_settings(lake: Lake) -> Iterator[None]:
         lake.write_settings()
 
 
+AWAY = {"own": "demo.packages", "pattern": "demo.*"}
+
+
 def test_metrics_say_how_an_index_is_doing(run: Run, tmp_path: Path) -> None:
     lake = make_lake(tmp_path / "own", snapshots=1)  # other tests count the versions of the shared one
     folder = ("--dir", str(lake.directory))
@@ -254,14 +257,18 @@ def test_no_index_passes_for_fresh_where_the_ref_that_it_follows_does_not_exist(
 
 
 def test_metrics_of_a_pattern_are_of_each_table_once_and_of_the_indexes_that_it_has_columns_for(
-    run: Run, tmp_path: Path
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lake = make_lake(tmp_path, snapshots=1)
     lake.catalog.create_table("demo.plain", Schema(lake.table.schema().find_field("id")))
     index = '[tables.all.indexes.embedding]\ncolumn = "embedding"\n'
-    pattern = f'[tables.all]\ncatalog = "demo"\nname = "demo.*"\n{index}'
-    lake.settings_file.write_text(lake.settings() + pattern, encoding="utf-8")
-    samples = [line for line in run("metrics", "--dir", str(tmp_path)).splitlines() if not line.startswith("#")]
+    pattern = f'[tables.all]\ncatalog = "demo"\nname = "demo.*"\nwatched_refs = ["prod"]\n{index}'
+    settings = lake.settings().replace("[tables.packages]", f"{pattern}[tables.packages]", 1)
+    lake.settings_file.write_text(settings, encoding="utf-8")
+    main(["metrics", "--dir", str(tmp_path)])
+    printed = capsys.readouterr()
+    assert "prod" not in printed.err, "the table has settings of its own, and the other one no index"
+    samples = [line for line in printed.out.splitlines() if not line.startswith("#")]
     names = [sample.rsplit(" ", 1)[0] for sample in samples]
     assert len(names) == len(set(names))
     assert [name for name in names if "demo.plain" in name] == ['icepuffin_table_up{catalog="demo",table="demo.plain"}']
@@ -278,6 +285,32 @@ def test_metrics_of_a_table_that_cannot_be_read_are_that_it_is_down(
     assert "no table demo.archive" in printed.err
 
 
+def test_metrics_of_a_catalog_that_is_away_are_that_its_tables_are_down(
+    run: Run, lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other catalog has a table of the same name."""
+    away = '[catalogs.away]\ntype = "sql"\nuri = "sqlite:////no/such/folder/lake.db"\n'
+    tables = "".join(f'[tables.{key}]\ncatalog = "away"\nname = "{name}"\n' for key, name in AWAY.items())
+    lake.settings_file.write_text(lake.settings() + away + tables, encoding="utf-8")
+    try:
+        main(["metrics"])
+    finally:
+        lake.write_settings()
+    printed = capsys.readouterr()
+    assert 'icepuffin_table_up{catalog="demo",table="demo.packages"} 1' in printed.out
+    for name in AWAY.values():
+        assert f'icepuffin_table_up{{catalog="away",table="{name}"}} 0' in printed.out
+    assert printed.err.count("error: ") == 2
+
+
+def test_metrics_are_served_at_a_host_and_a_port() -> None:
+    address = metrics._Address()
+    assert address.convert("127.0.0.1:65535", None, None) == ("127.0.0.1", 65_535)
+    for text in (":9464", "127.0.0.1:65536", "127.0.0.1:", "127.0.0.1:-1", "9464"):
+        with pytest.raises(click.BadParameter, match=f"'{text}' is no address"):
+            address.convert(text, None, None)
+
+
 def test_metrics_are_served_anew_for_each_scrape() -> None:
     numbers = iter(range(9))
     with server(("127.0.0.1", 0), lambda: f"n {next(numbers)}\n") as scraped, ThreadPoolExecutor(1) as thread:
@@ -287,6 +320,7 @@ def test_metrics_are_served_anew_for_each_scrape() -> None:
             assert [urlopen(f"{address}/{page}").read() for page in ("metrics", "health", "metrics")] == [
                 b"n 0\n", b"ok\n", b"n 1\n",
             ]  # fmt: skip
+            assert urlopen(f"{address}/health").headers["Content-Type"].startswith("text/plain; version=0.0.4")
             with pytest.raises(HTTPError, match="404"):
                 urlopen(f"{address}/other")
         finally:

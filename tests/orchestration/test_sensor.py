@@ -23,7 +23,7 @@ from icepuffin.orchestration.cli import main
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.processes import PROCESS_TAG, this_process
-from icepuffin.orchestration.sensor.facts import TABLE_TAG, _made_again_for
+from icepuffin.orchestration.sensor.facts import TABLE_TAG, _freshness_state, _highest_return, _made_again_for
 from icepuffin.orchestration.sensor.sensor_definition import SensorEvaluation, evaluate
 from icepuffin.orchestration.sensor.sensor_plan import SensorCursor
 from icepuffin.orchestration.settings import Settings, load
@@ -336,6 +336,29 @@ def test_an_invalid_cursor_starts_the_sensor_anew(lake: Lake, instance: dg.Dagst
     found = evaluated(load(lake.settings_file), instance, "somebody's hand")
     assert len(found.run_requests or ()) == 3
     assert SensorCursor.parse(found.cursor).head == str(lake.head())
+
+
+def test_returns_are_counted_on_from_the_highest_of_the_table(instance: dg.DagsterInstance) -> None:
+    assert _highest_return(instance, "u") == 0
+    for key in ("u:77:2", "u:77:10", "u:78:9", "u:79", "u:80:x", "other:77:99"):
+        create_run_for_test(instance, tags={"dagster/run_key": key})
+    assert _highest_return(instance, "u") == 10
+
+
+@pytest.mark.parametrize(
+    ("reported", "behind", "late", "state"),
+    [
+        (None, 3, False, "behind"),
+        ("late by 9", 3, False, "behind"),
+        ("late by 9", 0, False, "fresh"),
+        ("fresh", 3, False, "fresh"),
+        ("fresh", 3, True, "late by 3"),
+    ],
+)
+def test_an_index_that_was_fresh_is_no_news_until_it_is_late(
+    reported: str | None, behind: int, late: bool, state: str
+) -> None:
+    assert _freshness_state(reported, behind, late=late) == state
 
 
 def test_a_return_after_the_cursor_was_reset_has_a_run_key_of_its_own(lake: Lake, instance: dg.DagsterInstance) -> None:
