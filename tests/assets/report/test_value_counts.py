@@ -109,6 +109,7 @@ def test_ranges_have_the_rows_that_a_scan_finds(counts: dict[str, ValueCounts], 
 
 
 ODD = {
+    "few": ([number % BARS for number in range(60)], pa.int64()),
     "large": ([2**63 - 1 - number for number in range(60)], pa.int64()),
     "both ends": ([-(2**63), 2**63 - 1, *range(58)], pa.int64()),
     "wide": ([sign * 1.7e308 / (1 + number) for number in range(30) for sign in (1, -1)], pa.float64()),
@@ -131,6 +132,7 @@ def test_odd_values_are_counted_as_any(sql_catalog: Catalog) -> None:
     icepuffin.refresh(table, threads=1)
     counts = {it.column: it for it in value_counts(table.refresh(), "e", STORAGE, "main")}
     assert [text for text, _ in counts["bytes"].counts] == ["003c", "013c", "023c"]
+    assert (counts["few"].ends, len(counts["few"].counts)) == (None, BARS), "no more values than bars"
     assert {number for _, number in counts["large"].counts} == {2, 3}, "ranges of 2.5 values each"
     assert [number for _, number in counts["both ends"].counts] == [1, *[0] * 11, 58, *[0] * 10, 1]
     assert counts["wide"].ends == ("-1.7e+308", "1.7e+308")
@@ -138,3 +140,6 @@ def test_odd_values_are_counted_as_any(sql_catalog: Catalog) -> None:
     assert {text for text, _ in counts["long"].counts} == {"x" * 79 + "…", '""', '" "', " [31m "}
     assert (counts["lists"].nulls, counts["lists"].counts) == (45, (("7", 15),))
     assert (counts["nothing"].rows, counts["nothing"].nulls, counts["nothing"].counts) == (60, 60, ())
+    table.append(rows)
+    (behind,) = (it for it in value_counts(table.refresh(), "e", STORAGE, "main") if it.column == "few")
+    assert (behind.rows, behind.counts, behind.unread_files) == (60, counts["few"].counts, 1)

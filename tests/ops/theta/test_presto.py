@@ -158,6 +158,18 @@ def test_a_version_has_the_ndvs_of_its_own_snapshot_before_those_of_the_newest(t
     assert icepuffin.read_ndv(table).entries["id"].ndv > before
 
 
+def test_a_version_of_a_snapshot_before_all_sketches_has_the_newest_ndvs(table: Table) -> None:
+    old = SnapshotId(table.refresh().metadata.current_snapshot_id or 0)
+    for first in (600, 700):
+        table.append(make_rows(first, first + 100))
+        sketch(table)
+    materialize_index(RunContext(table.refresh(), STORAGE, LocalRunner(1)), DEFINITION, old)
+    (version,) = index_versions(table.refresh(), DEFINITION.name)
+    (entry,) = (entry for entry in table.metadata.statistics if entry.snapshot_id == version.index_snapshot_id)
+    field_id = table.schema().find_field("id").field_id
+    assert load_statistics(entry)[0][field_id] == icepuffin.read_ndv(table).entries["id"].ndv
+
+
 def test_numbers_of_others_that_no_footer_can_have_keep_no_version_back(table_factory: Callable[..., Table]) -> None:
     table = table_factory()
     create_index(table, DEFINITION)
