@@ -10,13 +10,16 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.codes import kmeans
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.index.index_layout import group_partitions
+from icepuffin.ops.index import index_layout
+from icepuffin.ops.index.index_layout import draw_sample, group_partitions
+from icepuffin.ops.index.planning.version_plan import plan_version
 from icepuffin.ops.index.routing_recall import _shards_of_nearest, curve_in_sample
 from icepuffin.ops.index.versions.layout_fit import LayoutFit
-from icepuffin.ops.model import FileSlot
+from icepuffin.ops.model import FileSlot, SnapshotId
 from icepuffin.ops.tasks.file_balls import BallSet
 from icepuffin.ops.tasks.staged_blocks import StagedRows
-from tests.conftest import DIMS, make_rows
+from icepuffin.ops.tasks.task_runner import RunContext
+from tests.conftest import DIMS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 
 
@@ -61,6 +64,23 @@ def test_the_distance_of_a_layout_is_the_mean_of_all_rows_each_as_it_came() -> N
     assert (later.distance, later.built_distance, later.balance) == (2.0, 1.0, 1.0)
     assert built.after([6], 4, [came(2, 2.0, math.inf)]).distance == 1.0
     assert built.after([0, 0], 0, []).balance == 0.0
+
+
+def test_a_sample_is_of_distinct_live_rows_of_several_files_and_of_its_size(
+    table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = table_factory()
+    for first in range(0, 300, 100):
+        table.append(make_rows(first, first + 100))
+    table.delete("id < 50")
+    monkeypatch.setattr(index_layout, "sample_size", lambda _: 70)
+    run = RunContext(table.refresh(), STORAGE)
+    plan = plan_version(run, DEFINITION, SnapshotId(table.metadata.current_snapshot_id or 0))
+    sample = {row.tobytes() for row in draw_sample(plan, STORAGE)}
+    rows = table.scan().to_arrow()
+    ids = {np.array(row["embedding"], np.float32).tobytes(): row["id"] for row in rows.to_pylist()}
+    assert len(sample) == 70
+    assert len({ids[row] // 100 for row in sample}) > 1
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30, 3e38])
