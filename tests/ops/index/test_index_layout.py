@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.codes import kmeans
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index import index_layout
@@ -72,7 +73,7 @@ def test_a_sample_is_of_distinct_live_rows_of_several_files_and_of_its_size(
     table = table_factory()
     for first in range(0, 300, 100):
         table.append(make_rows(first, first + 100))
-    table.delete("id < 50")
+    append_position_deletes(table, {file: np.arange(50) for file in table.inspect.files()["file_path"].to_pylist()})
     monkeypatch.setattr(index_layout, "sample_size", lambda _: 70)
     run = RunContext(table.refresh(), STORAGE)
     plan = plan_version(run, DEFINITION, SnapshotId(table.metadata.current_snapshot_id or 0))
