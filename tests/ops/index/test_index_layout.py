@@ -74,13 +74,13 @@ def test_a_sample_is_of_distinct_live_rows_of_several_files_and_of_its_size(
     for first in range(0, 300, 100):
         table.append(make_rows(first, first + 100))
     append_position_deletes(table, {file: np.arange(50) for file in table.inspect.files()["file_path"].to_pylist()})
-    monkeypatch.setattr(index_layout, "sample_size", lambda _: 70)
+    monkeypatch.setattr(index_layout, "sample_size", lambda _: 30)
     run = RunContext(table.refresh(), STORAGE)
     plan = plan_version(run, DEFINITION, SnapshotId(table.metadata.current_snapshot_id or 0))
     sample = {row.tobytes() for row in draw_sample(plan, STORAGE)}
     rows = table.scan().to_arrow()
     ids = {np.array(row["embedding"], np.float32).tobytes(): row["id"] for row in rows.to_pylist()}
-    assert len(sample) == 70
+    assert len(sample) == 30
     assert len({ids[row] // 100 for row in sample}) > 1
 
 
