@@ -252,8 +252,19 @@ def answer(settings: TableFunctionSettings, planned: CallPlan, query: Any) -> It
     )
     for warning in result.warnings:
         _log_once(warning)
-    rows = as_spark(result.rows.drop_columns(["query"]))
-    yield from zip(*(column.to_pylist(maps_as_pydicts="strict") for column in rows.columns), strict=True)
+    yield from _values(as_spark(result.rows.drop_columns(["query"])))
+
+
+def _values(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
+    """Rows of values of Python. Raises QueryError for what Python lacks."""
+    try:
+        columns = [column.to_pylist(maps_as_pydicts="strict") for column in rows.columns]
+    except OverflowError as error:
+        raise QueryError(
+            "vector_search: a column of the answer has a date or time before the year 1 or after 9999, and a Python "
+            "function of Spark returns none: leave it out of columns, and join it by a key, or use knn_join"
+        ) from error
+    yield from zip(*columns, strict=True)
 
 
 @lru_cache(maxsize=64)

@@ -190,6 +190,15 @@ def test_a_null_element_of_a_query_is_called_so(sql_catalog: Catalog) -> None:
         list(answer(settings, CallPlan(StructType([])), [1.0, None]))
 
 
+def test_a_date_that_python_lacks_is_named_as_the_cause() -> None:
+    from icepuffin.ops.spark.table_function import _values  # noqa: PLC0415  imports pyspark
+
+    far = pa.array([4_000_000], pa.int32()).cast(pa.date32())  # in the year 12,921
+    for column in (far, far.cast(pa.timestamp("us")), pa.StructArray.from_arrays([far], ["on"])):
+        with pytest.raises(QueryError, match=r"before the year 1 or after 9999, .* or use knn_join"):
+            list(_values(pa.table({"far": column})))
+
+
 def test_an_argument_that_is_no_constant_is_refused_with_what_works() -> None:
     from pyspark.sql.types import IntegerType  # noqa: PLC0415
     from pyspark.sql.udtf import AnalyzeArgument  # noqa: PLC0415
