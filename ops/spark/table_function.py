@@ -54,7 +54,7 @@ from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.spark.errors import require_live
 from icepuffin.ops.spark.spark_types import as_spark, spark_schema
-from icepuffin.ops.table.snapshots import schema_at
+from icepuffin.ops.table.snapshots import TableUnavailableError, schema_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -286,9 +286,18 @@ def _reader(
 
 
 def _table_at(identifier: tuple[str, ...], location: str, storage: StorageConfig) -> Table:
-    """The table as of one metadata file. `storage` alone says how its files are read, not by its own properties."""
+    """The table as of one metadata file. `storage` alone says how its files are read, not by its own properties.
+
+    Raises TableUnavailableError where the file was deleted since the call was planned.
+    """
     io = file_io(storage, location)
-    metadata = FromInputFile.table_metadata(io.new_input(location))
+    try:
+        metadata = FromInputFile.table_metadata(io.new_input(location))
+    except FileNotFoundError as error:
+        raise TableUnavailableError(
+            f"{'.'.join(identifier)}: its metadata file {location} was deleted since the query was planned, by a drop "
+            "of the table or by clean-up of old metadata: plan the query again"
+        ) from error
     return Table(identifier, metadata, location, io, NoopCatalog("planned"))
 
 

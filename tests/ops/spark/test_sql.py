@@ -13,6 +13,7 @@ from pyiceberg.table import Table
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import create_index
 from icepuffin.ops.search import QueryError, open_index
+from icepuffin.ops.table.snapshots import TableUnavailableError
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 
@@ -188,6 +189,22 @@ def test_a_null_element_of_a_query_is_called_so(sql_catalog: Catalog) -> None:
     settings = TableFunctionSettings("test", dict(sql_catalog.properties), STORAGE)
     with pytest.raises(QueryError, match=r"^vector_search: the query has a null element; leave such a row out"):
         list(answer(settings, CallPlan(StructType([])), [1.0, None]))
+
+
+def test_a_metadata_file_that_was_deleted_since_the_plan_is_an_error_of_ours(
+    sql_catalog: Catalog, table: Table
+) -> None:
+    from pyspark.sql.types import StructType  # noqa: PLC0415
+
+    from icepuffin.ops.spark.table_function import CallPlan, TableFunctionSettings, answer  # noqa: PLC0415
+
+    planned = CallPlan(
+        StructType([]), identifier=("db", "t"), metadata_location=table.metadata_location, index="e", k=3
+    )
+    Path(table.metadata_location.removeprefix("file://")).unlink()
+    settings = TableFunctionSettings("test", dict(sql_catalog.properties), STORAGE)
+    with pytest.raises(TableUnavailableError, match=r"^db\.t: its metadata file .*json was deleted since .* plan the"):
+        list(answer(settings, planned, queries(1)[0]))
 
 
 def test_a_date_that_python_lacks_is_named_as_the_cause() -> None:
