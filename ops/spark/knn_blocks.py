@@ -191,12 +191,14 @@ def split(join: Join, partition: int, batches: Iterable[pa.RecordBatch]) -> Iter
         for share in range(len(join.shares)):
             queries_of_share = _queries_of_share(join.shares[share], queries, probed, whole if share == 0 else None)
             yield _row(block, share * join.lanes + lane, share, queries_of_share)
+        del hashed, rows, queries, whole, queries_of_share  # the next block is made in their place
 
 
 def _digest_of_rows(join: Join, rows: pa.Table) -> str:
     digest = hashlib.blake2b(rows.column(ROW_HASH).to_numpy().tobytes(), digest_size=16)
     if join.unhashed:
-        digest.update(_to_bytes(rows.select(join.unhashed).combine_chunks()))
+        kept = rows.column(join.vector).is_valid()  # all: what a filter takes has no bytes of its own under nulls
+        digest.update(_to_bytes(rows.select(join.unhashed).filter(kept).combine_chunks()))
     return digest.hexdigest()
 
 
@@ -214,7 +216,8 @@ def _blocks(join: Join, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]
     batches_of_block: list[pa.RecordBatch] = []
     count, size = 0, 0
     for batch in batches:
-        rows = batch.filter(batch.column(join.vector).is_valid())
+        vectors = batch.column(join.vector)
+        rows = batch.filter(vectors.is_valid()) if vectors.null_count else batch
         query_bytes = _query_bytes(rows.column(join.vector))
         while rows.num_rows:
             fitting = _fitting(rows, join.block_rows - count, BLOCK_BYTES - size, query_bytes)

@@ -1,5 +1,6 @@
 """The stages of a kNN join, without Spark: blocks follow from rows, and what does not fit together is refused."""
 
+import tracemalloc
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -81,6 +82,41 @@ def test_a_block_has_another_name_where_a_column_differs_that_spark_does_not_has
 
 def wide_rows(count: int, size: int) -> pa.RecordBatch:
     return left_rows(range(count), ["x" * size] * count)
+
+
+def test_a_block_has_the_same_name_whatever_bytes_lie_under_nulls() -> None:
+    join, valid = replace(JOIN, unhashed=("facts",)), pa.py_buffer(bytes([0b101]))
+    blocks = []
+    for under_null in (0, 7):
+        values = pa.Array.from_buffers(pa.int32(), 3, [valid, pa.array([1, under_null, 3], pa.int32()).buffers()[1]])
+        facts = pa.MapArray.from_arrays(pa.array(range(4), pa.int32()), pa.array(["a", "b", "c"]), values)
+        blocks.append(names(join, [left_rows(range(3)).set_column(1, "facts", facts)]))
+    assert blocks[0] == blocks[1]
+
+
+def test_a_block_is_gone_when_the_next_is_made() -> None:
+    """In memory are the batch before, the one of the block before, and what was sent of that."""
+
+    def allocated() -> int:
+        return pa.total_allocated_bytes() + tracemalloc.get_traced_memory()[0]
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for _ in range(6):
+            held.append(allocated() - before)
+            yield left_rows(range(5), ["a" * (1 << 20)] * 5)
+
+    held: list[int] = []
+    tracemalloc.start()
+    try:
+        before = allocated()
+        one = left_rows(range(5), ["a" * (1 << 20)] * 5)
+        size = allocated() - before
+        del one
+        for _ in split(JOIN, 0, batches()):
+            pass
+    finally:
+        tracemalloc.stop()
+    assert max(held) < 4 * size
 
 
 def test_a_block_has_few_bytes_however_wide_its_rows_are(monkeypatch: pytest.MonkeyPatch) -> None:
