@@ -67,9 +67,9 @@ class AttributeMatches(Matches):
     others: Matches
     """Matches in the other files"""
 
-    def __reduce__(self) -> tuple[type[Matches], tuple[dict[FileNumber, I64], int, str]]:
+    def __reduce__(self) -> tuple[type[Matches], tuple[dict[FileNumber, I64], int]]:
         """Tasks get the rows: attributes stay here."""
-        return Matches, (dict(self.positions), self.files_read, self.how)
+        return Matches, (dict(self.positions), self.files_read)
 
     @cached_property
     def count(self) -> int:

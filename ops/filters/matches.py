@@ -71,7 +71,7 @@ class Matches:
     def in_files(self, files: Iterable[FileNumber]) -> "Matches":
         """The matches in some of the files."""
         positions = {number: self.positions[number] for number in files if number in self.positions}
-        return Matches(positions, self.files_read, self.how)
+        return Matches(positions, self.files_read)
 
     def mask(self, files: I64, positions: I64) -> Bool:
         """bool[N]: whether the row at each (file number, position) matches."""
