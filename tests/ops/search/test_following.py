@@ -1,18 +1,21 @@
 """A reader that follows its table repeats the last searches on the next reader before this takes over."""
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import EqualTo
-from pyiceberg.table import Table
+from pyiceberg.table import Table, TableProperties
 
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.search import (
@@ -181,6 +184,45 @@ def test_an_exact_reader_follows_its_branch_and_knows_what_its_bytes_are(table_f
         assert following.update()
         assert following.reader.row_count == 22
         assert following.search(vectors[0], 3).rows["distance"].to_pylist()[:2] == [0.0, 0.0]
+
+
+def rename(table: Table) -> None:
+    with table.update_schema() as change:
+        change.rename_column("name", "title")
+
+
+def map_other_names(table: Table) -> None:
+    with table.transaction() as change:
+        change.set_properties({TableProperties.DEFAULT_NAME_MAPPING: "[]"})
+
+
+def register_with(table: Table, **fields: str) -> None:
+    """Another table in the place of this one, with all of its snapshots."""
+    document = json.loads(table.metadata.model_dump_json(exclude_none=True))
+    path = to_path(table.metadata_location).with_name("00099-other.metadata.json")
+    path.write_text(json.dumps({**document, **fields}))
+    table.catalog.drop_table(table.name())
+    table.catalog.register_table(table.name(), f"file://{path}")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        rename,
+        map_other_names,
+        partial(register_with, location="file:///elsewhere"),
+        partial(register_with, **{"table-uuid": str(UUID(int=7))}),
+    ],
+)
+def test_a_change_of_the_table_is_followed_though_its_snapshot_is_the_same(
+    table: Table, change: Callable[[Table], None]
+) -> None:
+    exact = open_exact(table, "embedding", "l2", storage=STORAGE)
+    with exact.follow(interval=1e6) as following:
+        change(table)
+        assert following.update()
+        assert following.reader.snapshot_id == exact.snapshot_id
+        assert not following.update()
 
 
 def test_the_last_kinds_of_searches_are_repeated_while_there_is_time(

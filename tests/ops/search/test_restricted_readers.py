@@ -474,6 +474,15 @@ def test_a_reader_ends_where_none_can_be_opened_under_changed_restrictions(
 
 
 @pytest.mark.parametrize("by_index", [True, False])
+def test_a_reader_ends_with_the_reason_where_vectors_are_masked_by_now(small: Answers, by_index: bool) -> None:
+    with opened(plain_catalog().load_table("db.t"), by_index=by_index).follow(interval=1e6) as following:
+        small.restrictions = {"required-column-projections": [{"field-id": 10, "action": "replace-with-null"}]}
+        for step in (following.update, lambda: following.search(queries(1), 3)):
+            with pytest.raises(RestrictedTableError, match=r"^db\.t: [^.]*\. embedding is masked"):
+                step()
+
+
+@pytest.mark.parametrize("by_index", [True, False])
 def test_nothing_is_answered_while_a_reader_is_opened_that_shows_less(
     small: Answers, monkeypatch: pytest.MonkeyPatch, by_index: bool
 ) -> None:
