@@ -880,6 +880,7 @@ def test_conditions_on_lists_mean_what_they_mean_to_spark(catalog: Catalog, kept
         ("not array_contains(numbers, 2.5)", [0, 1]),
         ("not array_contains(numbers, 9999999999)", [0, 1]),
         ("tags is null", [5]),
+        ("tags is not null", [0, 1, 2, 3, 4]),
     ],
 )
 @pytest.mark.parametrize("kept", [("tags", "numbers"), ()], ids=len)

@@ -29,7 +29,9 @@ from icepuffin.ops.search.indexed import cold_shards
 from icepuffin.ops.search.indexed.cold_shards import ColdReads
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion, ShardsOnDemand
 from icepuffin.ops.search.result import explain
+from icepuffin.ops.shards.masked_shards import ShardMasker
 from icepuffin.ops.shards.shard_reader import open_shard
+from icepuffin.ops.storage import StorageError
 from icepuffin.ops.storage.local_storage import LocalStorage, to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import RunContext
@@ -355,6 +357,25 @@ def test_shards_are_fetched_in_the_background_and_answer_then(table: Table) -> N
     assert reader.search(queries(1), 10, columns=[]).profile.strategy == "beam"
     other = opened(table)
     assert other.search(queries(1), 10, columns=[]).profile.strategy == "beam", "the cache has them"
+
+
+def test_the_search_after_a_shard_could_not_be_fetched_says_why(
+    table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    use_settings(CacheSettings.from_environment())
+    index_head(table, CELLS)
+    reader = opened(table)
+
+    def fail(*_: object, **__: object) -> None:
+        raise StorageError("the store is busy")
+
+    monkeypatch.setattr(ShardMasker, "read", fail)
+    assert reader.search(queries(1), 10, columns=[]).profile.strategy == "cells"
+    reader._choice.loaded.shards._fetching.join()  # type: ignore[union-attr]
+    assert [record.getMessage().count("could not be fetched") for record in caplog.records] == [1, 1]
+    answer = reader.search(queries(1), 10, columns=[])
+    assert "the store is busy" in answer.warnings[0]
+    assert "cells" not in answer.profile.strategy
 
 
 def damage(table: Table, section: Section, offset: int = 200) -> None:

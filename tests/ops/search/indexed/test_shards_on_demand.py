@@ -14,11 +14,12 @@ from pyiceberg.types import DoubleType
 
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.rows.bitmap import Bitmap
-from icepuffin.ops.cache import ReadyShard, ShardCache, disk
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, disk, use_settings
 from icepuffin.ops.cache.fetching import FetchedShard
 from icepuffin.ops.filters.matches import Matches
 from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.index.versions.version_reader import OpenVersion
+from icepuffin.ops.index.versions.version_reader import OpenVersion, open_version
 from icepuffin.ops.model import ShardId
 from icepuffin.ops.search import (
     Coverage,
@@ -33,6 +34,7 @@ from icepuffin.ops.search.indexed import loaded_version
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion, ShardsOnDemand
 from icepuffin.ops.shards.masked_shards import MaskedShard
 from icepuffin.ops.storage.local_storage import to_path
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.patience import PATIENCE
@@ -86,6 +88,31 @@ def test_opening_loads_no_shard_and_a_search_those_that_it_probes(table: Table, 
     assert len(loads) == 1
     reader.search(queries(5), 3, columns=[])
     assert len(loads) == len(set(loads)) == 4
+
+
+def test_shards_are_loaded_on_demand_from_a_byte_over_the_limit_on(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index_head(table, SHARDED)
+    version = open_version(index_versions(table.refresh(), SHARDED.name)[-1], STORAGE)
+    size = sum(shard.length for shard in version.shards)
+    found = []
+    for limit in (size, size - 1):
+        monkeypatch.setattr(loaded_version, "LOADED_AT_ONCE", limit)
+        reader = opened(table)
+        opening_cost = reader.search(queries(1), 1, columns=[]).opening
+        found.append((isinstance(shards_of(reader), ShardsOnDemand), opening_cost and opening_cost.index_bytes))
+    assert found == [(False, size), (True, 0)]
+
+
+def test_tasks_search_an_index_of_which_this_process_has_some_shards_alone(table: Table) -> None:
+    index_head(table, SHARDED)
+    use_settings(CacheSettings(disk_bytes=0))
+    tiers = []
+    for shards in (1, 4):
+        opened(table).search(queries(1), 3, shards=shards, columns=[])
+        tiers.append(opened(table, runner=LocalRunner(1), in_process_mb=0).tier)
+    assert tiers == ["distributed", "in-process"]
 
 
 def change_nothing(_: Table) -> None: ...

@@ -1,13 +1,14 @@
 """Shards that an executor keeps from one task to the next: those that were used last, within a budget."""
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.cache import CacheSettings
+from icepuffin.ops.cache import CacheSettings, process_cache, use_settings
 from icepuffin.ops.model import LiveFiles, ShardId, SnapshotId
 from icepuffin.ops.search.indexed.worker import SearchJob, SearchWorker
 from tests.conftest import STORAGE
@@ -61,3 +62,14 @@ def test_a_thread_gets_its_shard_although_another_one_drops_it_meanwhile(monkeyp
     other[0].join(PATIENCE)
     assert done.is_set()
     assert [*worker._shards] == [2], "the one that was used last"
+
+
+def test_a_job_sets_up_the_cache_of_the_process_that_runs_it_and_shows_no_secret() -> None:
+    storage = replace(STORAGE, properties={"s3.secret-access-key": "canary0sings"})
+    cache = CacheSettings(disk_bytes=0, memory_bytes=12_345)
+    job = SearchJob(LIVE, Schema(), 1, Metric.L2, storage, None, cache=cache)
+    assert process_cache().settings != cache
+    assert job.serialize().worker().job.storage == storage
+    assert process_cache().settings == cache
+    assert "canary" not in repr(job) + repr(job.serialize())
+    use_settings(None)
