@@ -80,6 +80,18 @@ def test_a_block_has_another_name_where_a_column_differs_that_spark_does_not_has
     assert names(join, same) != names(join, other)
 
 
+def test_rows_without_a_vector_are_in_no_block() -> None:
+    rows = left_rows(range(4))
+    vectors = pa.array([None, *rows["query"].to_pylist()[1:3], None], rows["query"].type)
+    assert names(JOIN, [rows.set_column(2, "query", vectors)]) == names(JOIN, [left_rows([1, 2])])
+
+
+def test_a_query_without_a_number_is_reported_with_its_column() -> None:
+    rows = left_rows([0]).set_column(2, "query", pa.array([[1.0, None]]))
+    with pytest.raises(QueryError, match=r"^column 'query' of the left side: .*row 0"):
+        names(JOIN, [rows])
+
+
 def wide_rows(count: int, size: int) -> pa.RecordBatch:
     return left_rows(range(count), ["x" * size] * count)
 
@@ -175,6 +187,22 @@ def test_batches_of_the_result_have_few_bytes_however_often_a_row_is_in_it(monke
         assert sum(batch.nbytes for batch in batches) > (len(batches) - 8) * 0.5 * most
         ranks = [rank for batch in batches for rank in batch["rank"].to_pylist()]
         assert ranks == [*range(1, 51)] * 4
+
+
+def test_batches_of_the_result_have_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(knn_blocks, "_ROWS_OUT", 7)
+    best = Candidates(*(np.zeros((2, 10), kind) for kind in (np.int64, np.int64, np.float64)))
+    rows = pa.Table.from_batches([wide_rows(2, 3).drop_columns([ROW_HASH, "facts"])])
+    batches = knn_blocks._output(JOIN, knn_blocks._to_bytes(rows), best, [])
+    assert [batch.num_rows for batch in batches] == [7, 7, 6]
+
+
+@pytest.mark.parametrize("shares", [[0], [1], [0, 0, 1], [0, 1, 2]], ids=str)
+def test_a_block_that_some_share_has_not_searched_once_is_refused(shares: list[int]) -> None:
+    answer = ShareAnswer(SourceAnswer(Candidates.none(2, 2), 2, "scan"), None, WholeBlock(2, None, b""))
+    join = replace(JOIN, shares=(SearchShare(),) * 2)
+    with pytest.raises(QueryError, match=DIFFERS):
+        list(select(join, [Row("a", 0, number, answer) for number in shares]))
 
 
 def test_columns_of_matched_rows_come_in_batches_of_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,28 @@ def test_the_jvm_is_started_with_what_is_no_secret(started: list[dict[str, str]]
     assert started == [PLAIN if more else {**PLAIN, "spark.lake.pin": CANARY}]
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.lake.oauth.TOKEN", CANARY),
+        ("spark.ssl.passphrase", CANARY),
+        ("spark.lake.private-key", CANARY),
+        ("spark.lake.accountKey", CANARY),
+        ("spark.lake.header", f"Bearer {CANARY}"),
+        ("spark.lake.url", f"https://a.b/c?Signature={CANARY}"),
+        ("spark.lake.credentials", CANARY),
+    ],
+)
+def test_a_secret_is_known_by_each_of_its_names(started: list[dict[str, str]], key: str, value: str) -> None:
+    plain = {
+        "spark.lake.credential.provider": "p",
+        "spark.lake.credentialsprovider": "p",
+        "spark.lake.sort": "by_sig=1",
+    }
+    start_jvm({key: value, **plain})
+    assert started == [plain]
+
+
 def test_a_jvm_that_runs_is_not_started_again(started: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkContext, "_gateway", "running")
     start_jvm(PLAIN)
@@ -161,6 +183,8 @@ def test_settings_that_act_when_the_jvm_starts_reach_it_and_are_warned_of(
         "spark.jars": "/opt/tokens/lake.jar",
         "spark.jars.packages": "org.example:keyvault-secrets:1.0",
         "spark.driver.extraJavaOptions": "-Djavax.net.ssl.trustStorePassword=changeit",
+        "spark.kerberos.access.token": "changeit",
+        "spark.submit.secret": "changeit",
     }
     start_jvm({**of_the_start, **SECRETS, **PLAIN, REDACTION: "(?i)lake[.]pin"})
     assert started == [{**of_the_start, **PLAIN}]

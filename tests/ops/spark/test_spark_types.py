@@ -84,7 +84,10 @@ def test_types_are_changed_at_every_depth() -> None:
     )
     hours = pa.array([[("noon", dt.time(12))]], kind.field("hours").type)
     whole = pa.StructArray.from_arrays([codes, hours, pa.array([b"ab"], pa.binary(2))], fields=list(kind))
-    rows = pa.table({"id": [1], "all": whole})
+    keyed = pa.array([[(dt.time(8, 30), b"ab")]], pa.map_(pa.time64("us"), pa.binary(2)))
+    rows = pa.table({"id": [1], "all": whole, "keyed": keyed})
     found = as_spark(rows)
     assert found.schema == spark_schema(rows.schema)
     assert found["all"].to_pylist() == [{"codes": [str(one), None], "hours": [("noon", "12:00:00")], "hash": b"ab"}]
+    assert found["keyed"].to_pylist() == [[("08:30:00", b"ab")]]
+    assert found.schema.field("keyed").type == pa.map_(pa.string(), pa.binary())
