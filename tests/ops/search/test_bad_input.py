@@ -341,20 +341,23 @@ WITHOUT_A_DISTANCE = [
 
 @pytest.mark.parametrize(("vector", "message"), WITHOUT_A_DISTANCE)
 def test_rows_without_a_distance_are_in_no_answer_and_are_reported(
-    table: Table, vector: list[float], message: str
+    table: Table, monkeypatch: pytest.MonkeyPatch, vector: list[float], message: str
 ) -> None:
     """One bad row that somebody appends leaves the others to be found."""
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "0")  # else no task would search what is in memory
     cosine = replace(DEFINITION, metric="cosine")
     index_head(table, cosine)
     more = make_rows(600, 640)
     vectors = [vector if number in (7, 23) else more["embedding"][number].as_py() for number in range(40)]
     table.append(more.set_column(3, "embedding", pa.array(vectors, pa.list_(pa.float32()))))
     others = [number for number in range(640) if number not in (607, 623)]
-    for reader in (
+    readers = (
         open_index(table, cosine, storage=STORAGE),
         open_index(table, cosine, storage=STORAGE, runner=LocalRunner(), in_process_mb=-1),
         open_index(table, cosine, storage=STORAGE, stale=StalePolicy.EXACT),
-    ):
+    )
+    assert [reader.tier for reader in readers] == ["in-process", "distributed", "in-process"]
+    for reader in readers:
         for found in (reader.search(queries(2), 1000, columns=["id"]), reader.within(queries(2), 3.0, columns=["id"])):
             assert [sorted(rows) for rows in ids_by_query(found.rows).values()] == [others, others]
             (warning,) = found.warnings
