@@ -37,6 +37,8 @@ from icepuffin.puffin.sources import BytesSource
 from icepuffin.puffin.transient import transient
 from icepuffin.puffin.varint import load_decoders
 
+_UNREAD = (*OF_CELLS, Section.CONTENT_HASHES)
+"""Sections that no search in memory needs"""
 _PIECES_AT_ONCE = 2
 """Pieces of one request, which an object store answers in parallel"""
 _CODING_BYTES = 24
@@ -254,7 +256,7 @@ def _take(
         digest.update(piece)
         for entry in header.sections:
             low, high = max(entry.offset, offset), min(entry.offset + entry.stored_length, offset + len(piece))
-            if low >= high or entry.kind in OF_CELLS or is_unknown(entry):
+            if low >= high or entry.kind in _UNREAD or is_unknown(entry):
                 continue
             blob.keep(entry, low - entry.offset, memoryview(piece)[low - offset : high - offset])
         offset += len(piece)
@@ -315,7 +317,6 @@ class _ShardParts:
 
 
 def _decoded(reader: ShardReader, room: Room, *, compact: bool) -> _ShardParts:
-    reader.read_content_hashes()  # for their checksum; no search needs them
     addresses = NodeAddresses(*reader.read_locations())
     graph = _packed_graph(reader) if compact else _graph(reader, room)
     codebook, pq_codes = reader.read_pq()
