@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from pyiceberg.table import Table
@@ -103,6 +104,16 @@ def test_a_table_is_up_unless_its_samples_cannot_be_taken() -> None:
     assert [*table_samples(labels, lambda: [size], told.append)] == [up[1], size]
     assert [*table_samples(labels, away, told.append)] == [up[0]]
     assert told == ["a: the catalog does not answer"]
+
+
+def test_an_index_whose_answers_are_exact_has_no_recall(table_factory: Callable[..., Table]) -> None:
+    balls = replace(DEFINITION, method="centroid")
+    table = table_factory()
+    table.append(make_rows(0, 300))
+    index_head(table, balls)
+    lines = exposition(index_samples(table.refresh(), balls, "main", {"table": "t"})).splitlines()
+    assert any(line.startswith('icepuffin_index_run_seconds{table="t",index="e"} ') for line in lines)
+    assert not any("recall" in line for line in lines)
 
 
 def test_an_index_without_a_version_is_as_far_behind_as_the_first_snapshot(table_factory: Callable[..., Table]) -> None:

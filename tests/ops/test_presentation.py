@@ -81,7 +81,7 @@ def test_distances_have_four_decimals_and_other_floats_six_digits() -> None:
     rows = pa.table(
         {
             "distance": [4.26e-16, -1e-17, 0.36821098832068644],
-            "weight": pa.array([0.1, 2.5, None], pa.float32()),
+            "weight": pa.array([0.1, -1_234_567.25, None], pa.float32()),
             "score": [0.30000001192092896, 4.2612345678e-16, 1764436588.123],
             "embedding": pa.array([[0.1], [0.2], [0.3]], pa.list_(pa.float32())),
             "id": [1, 2, 3],
@@ -90,11 +90,15 @@ def test_distances_have_four_decimals_and_other_floats_six_digits() -> None:
     grid = Grid.of_rows("", rows)
     assert grid.rows[0] == ("0.0000", 0.1, 0.3, [0.1], 1)
     assert [row[0] for row in grid.rows] == ["0.0000", "0.0000", "0.3682"]
+    assert [row[1] for row in grid.rows] == [0.1, -1_234_567.25, None]
     assert [row[2] for row in grid.rows] == [0.3, 4.26123e-16, 1764436588.123]
     assert grid.is_numeric(2)
     assert Grid.of_rows("", rows, 1).more == 2
     assert "and 2 more" in Grid.of_rows("", rows, 1).html()
-    assert "and 7 more" in Grid("", [(number,) for number in range(SHOWN_ROWS + 3)], more=4).html()
+    page = Grid("", [(number,) for number in range(SHOWN_ROWS + 3)], more=4).html()
+    assert "and 7 more" in page
+    assert page.count("<tr>") == SHOWN_ROWS
+    assert "<tr>" not in Grid("", []).html()
 
 
 def test_a_time_that_python_lacks_is_a_text() -> None:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import traceback
+import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import ValidationError
 from requests import HTTPError, Response
 
 import icepuffin
@@ -94,10 +96,14 @@ def test_a_catalog_that_did_not_answer_is_opened_anew(tmp_path: Path, monkeypatc
     make_lake(tmp_path, snapshots=0)
     catalogs = Catalogs({"demo": {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}})
 
-    def broken(_: object) -> None:
-        raise ConnectionResetError("reset")
+    for method, call, error in (
+        ("list_tables", catalogs.matching, TimeoutError("late")),
+        ("load_table", catalogs.table, ConnectionResetError("reset")),
+    ):
 
-    for method, call in (("list_tables", catalogs.matching), ("load_table", catalogs.table)):
+        def broken(_: object, error: Exception = error) -> None:
+            raise error
+
         opened = catalogs.catalog("demo")
         monkeypatch.setattr(opened, method, broken)
         with pytest.raises(CatalogUnavailableError, match="catalog 'demo' does not answer: "):
@@ -144,10 +150,12 @@ def test_a_metadata_file_that_is_gone_is_named_and_not_the_catalog(tmp_path: Pat
     lake = make_lake(tmp_path, snapshots=1)
     Path(lake.table.refresh().metadata_location.removeprefix("file://")).unlink()
     catalogs = catalogs_of(load(lake.settings_file))
+    opened = catalogs.catalog("demo")
     with pytest.raises(
         CatalogUnavailableError, match=r"catalog 'demo' has demo\.packages, and its metadata file"
     ) as caught:
         catalogs.table("demo", "demo.packages")
+    assert catalogs.catalog("demo") is opened
     assert ".metadata.json" in str(caught.value)
     assert "does not answer" not in str(caught.value)
 
@@ -412,6 +420,14 @@ def test_a_connect_server_that_is_away_is_reported_before_a_run_waits(monkeypatc
     assert "canary" not in str(caught.value)
 
 
+def test_an_error_of_spark_has_the_host_of_a_connect_server_and_no_more_of_its_address() -> None:
+    remote = "sc://someone:hunter2@spark.example:15002/;user_id=alice42;token=canary0sings"
+    engine = Engine(spark_conf={"spark.remote": remote}, threads=1, driver_only_rows=0)
+    shown = str(engine._without_secrets(ValueError("spark.example:15002 refused hunter2 of alice42 by canary0sings")))
+    assert "spark.example:15002 refused" in shown
+    assert not any(secret in shown for secret in ("hunter2", "alice42", "canary0sings"))
+
+
 def test_a_machine_without_java_is_reported(tmp_path: Path) -> None:
     program = (
         "import os\n"
@@ -437,6 +453,12 @@ def test_a_catalog_that_is_away_or_refuses_its_user_says_nothing_of_a_table(
         response = Response()
         response.status_code = status
         assert resources._is_about_the_table(HTTPError("refused", response=response)) is is_so, status
+
+
+def test_what_a_parser_raises_is_about_the_table_and_what_a_request_raises_is_not() -> None:
+    for fault in (ValidationError("no"), zlib.error("no"), EOFError(), KeyError("no"), AttributeError("no")):
+        assert resources._is_about_the_table(fault), fault
+    assert not resources._is_about_the_table(requests.exceptions.InvalidURL("no")), "a ValueError as well"
 
 
 @pytest.mark.parametrize(

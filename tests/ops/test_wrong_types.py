@@ -68,6 +68,7 @@ def test_other_arguments_of_a_wrong_type_are_refused(table_factory: Callable[...
         ),
         (lambda: SqlSession("ns.t"), "SqlSession takes a function that loads a table by its name; SqlSession.on takes"),
         (lambda: SqlSession(print).sql(5), "sql takes a statement, not a value of type int: write sql("),
+        (lambda: StorageConfig(99 * "s"), f"not the text '{59 * 's'}: write {{"),
         (lambda: StorageConfig("s3"), "StorageConfig takes a mapping of properties, not the text 's3': write {"),
         (lambda: IndexDefinition(name=3, column="e"), "an index has a name, not a value of type int: write IndexDef"),
         (lambda: IndexDefinition(name="i", column=None), "an index has a column, not a value of type NoneType: write"),

@@ -183,5 +183,7 @@ def test_an_error_that_nobody_foresaw_names_the_table_and_its_own_errors_pass() 
     message = r"^db\.t: its metadata has something .* \(OverflowError: too large\)\. Other tables are"
     with pytest.raises(TableFaultError, match=message), faults_of("db.t"):
         raise OverflowError("too large\nsecond line")
+    with pytest.raises(TableFaultError, match=r"\(ValueError: x{200}\)\. Other"), faults_of("db.t"):
+        raise ValueError(300 * "x")
     with pytest.raises(IcepuffinError, match=r"^as it is$"), faults_of("db.t"):
         raise IcepuffinError("as it is")
