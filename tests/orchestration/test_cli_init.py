@@ -101,8 +101,20 @@ def test_an_error_repeats_no_password(init: Init, uri: str, arguments: list[str]
 
 
 def test_a_folder_that_is_named_gets_the_file(init: Init) -> None:
-    assert "icepuffin refresh db.t --dir" in init("--dir", "other/place")
-    assert Path("other/place/icepuffin.toml").is_file()
+    said = init("--dir", "other/my place")
+    for command in ("plan", "refresh"):
+        assert f"icepuffin {command} db.t --dir '{Path.cwd()}/other/my place'\n" in said
+    assert Path("other/my place/icepuffin.toml").is_file()
+
+
+def test_a_name_with_a_space_is_one_word_of_the_next_commands(init: Init, table_factory: Callable[..., Table]) -> None:
+    table_factory("my t")
+    said = init(table="db.my t")
+    for command in ("plan", "refresh"):
+        assert f"icepuffin {command} 'db.my t'\n" in said
+    assert load(Path("icepuffin.toml")).tables.keys() == {"my t"}
+    text = init_command._text({}, catalog="c", table="a.b.t", column="v", index="i", metric="l2")
+    assert "[tables.t]\n" in text, "the last of its names, however deep its namespace"
 
 
 @pytest.mark.parametrize(

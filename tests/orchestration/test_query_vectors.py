@@ -60,6 +60,8 @@ def test_vectors_of_a_file_keep_their_type(tmp_path: Path, dtype: Any) -> None:
         (f"[1{'0' * 400}]", "q has a number that is too large for a double"),
         ("[[1, 2], 3]", "q has a list at position 1, not a number"),
         ("[1, ]", "at character 5"),
+        ("[]", "q is an empty list"),
+        ("[[], []]", "q is an empty list"),
     ],
     ids=lambda part: part[:9],
 )
@@ -83,14 +85,15 @@ def test_the_only_column_that_may_hold_queries_needs_no_name(tmp_path: Path, kin
         ({"id": [1]}, None, "name the column of the queries with --column: none"),
         ({"id": [1], "v": [[1.0]]}, "absent", "has no column 'absent'; it has id, v"),
         ({"v": [[1.0], None, None]}, None, "column 'v' has 2 nulls; leave these rows out"),
-        (None, "v", "q.parquet is no Parquet file that can be read"),
+        (b"PAR1", "v", "q.parquet is no Parquet file that can be read"),
+        (b"PAR1\xff\xff\xff\xff\x04\x00\x00\x00PAR1", "v", "q.parquet is no Parquet file that can be read"),
     ],
 )
 def test_a_parquet_file_without_queries_is_named_with_what_to_do(
-    tmp_path: Path, columns: dict[str, list[Any]] | None, column: str | None, message: str
+    tmp_path: Path, columns: dict[str, list[Any]] | bytes, column: str | None, message: str
 ) -> None:
     path = tmp_path / "q.parquet"
-    path.write_bytes(b"PAR1") if columns is None else pq.write_table(pa.table(columns), path)
+    path.write_bytes(columns) if isinstance(columns, bytes) else pq.write_table(pa.table(columns), path)
     with pytest.raises(click.ClickException) as caught:
         read_queries(path, column)
     assert message in caught.value.message
