@@ -4,7 +4,7 @@ import io
 import math
 import sys
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from icepuffin.assets.newest_snapshots import SnapshotEntry
 from icepuffin.assets.table_settings import TableSettings
 from icepuffin.ops.index import DefinitionError, IndexDefinition
 from icepuffin.ops.index.planning.index_report import Estimate, GcReport, IndexReport, ShardEstimate, VersionRecall
@@ -24,11 +25,12 @@ from icepuffin.ops.model import MIB, Action, How, ShardId, SnapshotId
 from icepuffin.ops.presentation import Grid
 from icepuffin.ops.recall.curves import Width
 from icepuffin.ops.recall.measured_points import MeasuredPoint
+from icepuffin.ops.recall.recall_reports import ReportedRecall
 from icepuffin.ops.runs.refresh_plan import RefreshPlan
 from icepuffin.ops.search.measured import tuning_run
 from icepuffin.ops.search.overview import IncludedState, Overview, PackState, ShardState
 from icepuffin.ops.theta.theta_report import ThetaEstimate, ThetaOutcome, ThetaReport
-from icepuffin.orchestration.cli import index, output, tune
+from icepuffin.orchestration.cli import index, output, snapshots, stats, tune
 from icepuffin.orchestration.cli.session import Session
 
 ESTIMATE = Estimate(
@@ -278,6 +280,27 @@ def test_a_tuning_is_told_with_what_was_measured_and_what_is_to_be_known() -> No
     shown = printed(tune._show, report)
     assert shown[0] == "index e of db.t, measured by 1,000 of 2,500 queries, evenly"
     assert shown[-2:] == ["warning: few queries", "nothing was kept (--dry-run)"]
+
+
+def test_stats_are_silent_on_the_recall_of_live_queries_where_none_was_measured() -> None:
+    state = SimpleNamespace(definition=SimpleNamespace(name="e"), versions=(SnapshotId(1), SnapshotId(2)), lag=None)
+    live = ReportedRecall(SnapshotId(9), 1_200, 2_000, 0.95, 0.94, 0.96, 3, 0)
+    shown = printed(stats._show_index, state, SnapshotId(2), live, "")
+    assert shown == [
+        "index e: 2 versions; it has a version for this snapshot",
+        "  recall of live queries, newest version: 0.9500 (0.9400 to 0.9600); 2,000 measured, by 1,200 readers",
+    ]
+    assert printed(stats._show_index, state, SnapshotId(2), replace(live, queries=0, recall=None), "") == shown[:1]
+    assert stats._index_document(state, SnapshotId(2), None, "why")["live_recall_why"] == "why"  # type: ignore[arg-type]
+
+
+def test_a_missing_index_whose_layout_was_given_up_is_listed_as_that() -> None:
+    counts = {"rows_added": 1, "rows_removed": 0, "rows": 1}
+    entry = SnapshotEntry(
+        SnapshotId(1), datetime(2026, 11, 30, tzinfo=UTC), "append", refs=(), theta_sketches=False, indexes=(),
+        missing=("theta_sketches", "a", "b"), given_up=("a",), **counts,
+    )  # fmt: skip
+    assert snapshots._missing(entry) == "theta_sketches, a (layout given up), b"
 
 
 def test_values_that_json_lacks_are_texts_and_long_ones_are_cut() -> None:

@@ -134,6 +134,17 @@ def test_each_option_of_a_search_reaches_it(run: Run, lake: Lake, capsys: pytest
     assert "index embedding has no version of snapshot" in capsys.readouterr().err
 
 
+def test_what_is_to_run_on_spark_does_not_run_here(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ICEPUFFIN__SPARK__MASTER", "")
+    (tmp_path / "queries.json").write_text(f"[{VECTOR}]")
+    for command in (("search", "--vector", VECTOR), ("tune", "--dry-run", "--queries", str(tmp_path / "queries.json"))):
+        with pytest.raises(SystemExit):
+            run(command[0], "demo.packages", *command[1:], "--spark")
+        assert "no Spark is set: give master or remote" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_search_explains_itself(run: Run) -> None:
     arguments = ("search", "demo.packages", "--vector", VECTOR, "--target-recall", "0.9", "--explain")
     explained = json.loads(run(*arguments, "--json"))["explain"]

@@ -1,6 +1,7 @@
-"""Files of queries that hold none."""
+"""Queries of files, texts and rows, and what holds none."""
 
 import io
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog import Catalog
 
-from icepuffin.orchestration.cli.query_vectors import parse_vectors, read_queries, read_vectors
+from icepuffin.ops.rows.element_types import OF_COLUMN
+from icepuffin.orchestration.cli.query_vectors import parse_vectors, read_queries, read_vectors, vector_of_row
+from tests.conftest import STORAGE
 
 
 def npy(array: Any) -> bytes:
@@ -97,3 +101,23 @@ def test_a_parquet_file_without_queries_is_named_with_what_to_do(
     with pytest.raises(click.ClickException) as caught:
         read_queries(path, column)
     assert message in caught.value.message
+
+
+def test_the_vector_of_a_row_is_that_of_the_only_row_with_the_id(sql_catalog: Catalog) -> None:
+    vectors = pa.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], None], pa.list_(pa.float32()))
+    rows = pa.table({"id": [1, 2, 2, 3], "price": [Decimal("0.5")] * 4, "v": vectors})
+    table = sql_catalog.create_table("db.v", rows.schema)
+    table.append(rows)
+    options: dict[str, Any] = {"element_type": OF_COLUMN, "storage": STORAGE}
+    assert vector_of_row(table, "v", "1", id_column="id", **options).tolist() == [[1.0, 0.0]]
+    table.append(rows.slice(0, 1))  # the same id in another file
+    for column, row, message in (
+        ("id", "1", "2 rows have id = 1; name a column that tells rows apart"),
+        ("id", "2", "2 rows have id = 2; "),
+        ("id", "3", "the row with id = 3 has no vector"),
+        ("price", "x", "price = x cannot be looked up, price is decimal(1, 1); name another column"),
+        ("no", "1", "db.v has no column 'no'; name one with --id-column: id, price, v"),
+    ):
+        with pytest.raises(click.ClickException) as caught:
+            vector_of_row(table, "v", row, id_column=column, **options)
+        assert message in caught.value.message
