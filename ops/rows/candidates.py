@@ -225,7 +225,7 @@ def cut_in_doubt(
     """Whether a list of candidates ends where rounding may have put a row that is among the k nearest.
 
     `approximate` are ranked by vectors rounded from f64 to f32, `exact` the same rows by the vectors as they are.
-    `longest`: length of the longest vector that was ranked, which only the inner product needs.
+    `longest`: length of the longest vector that was ranked, as far as it is known, which only the inner product needs.
     """
     cut = approximate.files[:, -1] >= 0  # other lists have every row
     last, kth = approximate.distances[cut, -1], exact.distances[cut, k - 1]
@@ -235,7 +235,8 @@ def cut_in_doubt(
     lengths = np.linalg.norm(queries[cut], axis=1)
     if metric is Metric.L2:
         return bool((kth > last - _rounding(lengths + kth, queries.shape[1])).any())
-    return bool((kth > last - lengths * _rounding(longest, queries.shape[1])).any())
+    error = lengths * _rounding(longest, queries.shape[1])
+    return bool((kth > last - np.maximum(error, _rounding(np.abs(last), 0))).any())  # no product exceeds the lengths
 
 
 def _rounding(lengths: Any, dims: int) -> Any:

@@ -67,10 +67,9 @@ class IndexSource:
         self._rows = rows
         self._search = search
         opened, graphs = choice.opened, choice.graphs
-        self._holds_floats_of_doubles = bool(
-            opened and graphs and graphs.column_is_double and opened.definition.vectors == "f32"
-        )
-        """Whether the version has the vectors of a column of doubles, rounded to f32 and no further"""
+        self._is_of_doubles = graphs is not None and graphs.column_is_double
+        self._holds_floats = opened is not None and opened.definition.vectors == "f32"
+        """Whether the version has the column's vectors, or those rounded to f32 and no further"""
 
     def nearest(
         self, queries: F64, k: int, matches: Matches | None, parameters: SearchParameters | None
@@ -83,12 +82,11 @@ class IndexSource:
         if answer.approximate and parameters.rerank:
             unranked = candidates
             candidates = rerank(candidates, queries, self._rows, self._target.field_id, metric, meter)
-        if (
-            self._holds_floats_of_doubles
-            and unranked is not None
-            and cut_in_doubt(unranked, candidates, queries, k, metric, self._longest_vector)
-        ):
-            answer.warnings = (_CUT_IN_DOUBT,)
+        if self._is_of_doubles and unranked is not None:
+            # distances by codes say nothing of floats: the farthest candidate stands for the place of the cut
+            cut = unranked if self._holds_floats else candidates
+            if cut_in_doubt(cut, candidates, queries, k, metric, self._longest_vector):
+                answer.warnings = (_CUT_IN_DOUBT,)
         answer.rows = candidates if answer.rounded_directions else candidates.first(k)
         answer.bytes_read = meter.bytes + (answer.cold.bytes if answer.cold else 0)
         answer.condition = "" if matches is None else matches.how
