@@ -27,12 +27,12 @@ from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
 
 SKETCHES = "theta_sketches"
 _MAX_POINTS = 20
+"""Snapshots of a time line, at most"""
 _COUNTS = {
     *("total-records", "added-records", "deleted-records"),
     *("total-position-deletes", "added-position-deletes", "removed-position-deletes", "total-equality-deletes"),
 }
 """Properties of a summary that tell of rows"""
-"""Snapshots of a time line, at most"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,8 @@ def seen(shards: int, *, tombstones: int = 0, curve: int = 4) -> Overview:
 
 
 def test_distinct_values_are_bars_with_a_labelled_log_scale() -> None:
-    svg = drawing(value_bars("distinct values", {"id": 60_000, "<name>": 7}))
-    assert texts(svg) == ["id60,000", "<name>7", "log scale"]
+    svg = drawing(value_bars("distinct values", {"id": 60_000, "<name> of a column": 7}))
+    assert texts(svg) == ["id60,000", "<name> of a co…7", "log scale"]
     assert [text.get("y") for text in svg.iter(f"{SVG}text")] == ["13", "30", "47"]
 
 
@@ -94,7 +94,10 @@ def test_shards_are_drawn_with_their_tombstones() -> None:
 
 
 def test_a_glance_reports_a_curve_that_was_not_measured() -> None:
-    assert texts(drawing(version_glance(seen(1, curve=0))))[0] == "recall by cost: not measured"
+    unmeasured = seen(1, curve=0)
+    assert texts(drawing(version_glance(unmeasured)))[0] == "recall by cost: not measured"
+    exact = replace(unmeasured, shards=(), balls=5, files=1)
+    assert texts(drawing(version_glance(exact))) == ["no graphs: 5 balls around the vectors of 1 file"]
 
 
 def point(number: int, *, made: str = "refreshed", rows: int | None = 4_935, is_here: bool = False) -> TimeLinePoint:

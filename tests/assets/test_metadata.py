@@ -9,7 +9,7 @@ import dagster as dg
 from dagster import serialize_value
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
-from icepuffin.assets.ann_index import _changed_first, _measured_recall
+from icepuffin.assets.ann_index import _changed_first, _measured_recall, _summary
 from icepuffin.assets.glance import INLINE_CHARACTERS
 from icepuffin.assets.metadata import (
     MAX_TABLE_ROWS,
@@ -17,7 +17,9 @@ from icepuffin.assets.metadata import (
     details,
     plotted,
     total_metadata,
+    when_and_how,
 )
+from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.planning.index_report import Estimate, IndexReport, ShardEstimate, ShardReport, VersionRecall
 from icepuffin.ops.model import Action, How, ShardId, SnapshotId
 from icepuffin.ops.recall.shard_recall import RecallBasis
@@ -122,6 +124,16 @@ def test_the_totals_of_a_snapshot_are_words_and_numbers() -> None:
     assert by_key["summary"].value.splitlines()[1] == "* **deletes:** 7 by equality; delete files: 1"
     assert total_metadata(_snapshot(totals))["summary"].value.splitlines()[1:] == ["* **bytes:** 4.0 MiB"]
     assert total_metadata(_snapshot({})) == {}
+    uncounted = total_metadata(_snapshot({"total-delete-files": "2", "total-files-size": "-1"}))
+    assert uncounted["summary"].value.splitlines()[1:] == ["* **deletes:** rows not counted; delete files: 2"]
+
+
+def test_a_snapshot_is_told_by_the_time_and_the_operation_that_it_has() -> None:
+    appended = _snapshot({})
+    assert when_and_how(appended) == "append, committed 1970-01-01 00:00:00 UTC"
+    nameless = appended.model_copy(update={"summary": None})
+    assert when_and_how(nameless) == "unknown operation, committed 1970-01-01 00:00:00 UTC"
+    assert when_and_how(None) == "has expired"
 
 
 def _snapshot(summary: Mapping[str, str]) -> Snapshot:
@@ -190,3 +202,16 @@ def test_recall_of_a_hundred_rows_is_told_where_it_was_measured() -> None:
     assert _measured_recall(report) == told
     wide = replace(report, recall_basis=VersionRecall(queries=64, wide=0.93, rows_here=7))
     assert _measured_recall(wide) == {**told, "recall@100": 0.93}
+
+
+def test_the_change_of_recall_since_the_build_is_told_with_its_sign_where_there_is_one() -> None:
+    definition = IndexDefinition(name="e", column="v", target_recall=0.9)
+    report = IndexReport(
+        table="t", index="e", snapshot_id=SnapshotId(1), action=Action.BUILT, reason="", build_id="b", files=1,
+        seconds=1.0, stage_seconds={}, recall=0.95, index_snapshot_id=SnapshotId(2), puffin_path="p",
+    )  # fmt: skip
+    unchanged = _summary(definition, report, 0.0)["recall@10"]
+    changes = {0.02: ", +0.0200 since it was built anew", -0.02: ", -0.0200 since it was built anew", 0.00004: ""}
+    for change, told in changes.items():
+        shown = _summary(definition, report, change)["recall@10"]
+        assert shown == unchanged.replace("; at least 0.9 is required", f"{told}; at least 0.9 is required")

@@ -1,5 +1,6 @@
 """What is listed of a table's snapshots."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from examples.demo.row_deletes import append_position_deletes
-from icepuffin.assets.newest_snapshots import SnapshotEntry, newest_snapshots, row_counts
+from icepuffin.assets.newest_snapshots import SnapshotEntry, TimeLinePoint, newest_snapshots, row_counts, seconds_of
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import IndexSettings, StatisticsSettings, TableSettings
 from icepuffin.ops.model import SnapshotId
@@ -77,6 +78,13 @@ def test_what_is_derived_and_what_is_missing(lake: Lake) -> None:
     )
     table.manage_snapshots().create_branch(of_index.snapshot_id, "fork").commit()
     assert listed(lake)[1].refs == ("audited", "fork"), "a branch at an index snapshot is at the snapshot of that"
+
+
+def test_the_time_of_a_time_line_is_that_of_its_own_snapshot(lake: Lake) -> None:
+    newest, oldest = (TimeLinePoint(entry, "built", None, None, is_here=False) for entry in listed(lake))
+    took = replace(newest, seconds=3.0)
+    assert seconds_of((took, replace(oldest, seconds=5.0, is_here=True)), 9.0) == 5.0
+    assert seconds_of((took, replace(oldest, is_here=True)), 9.0) == 9.0
 
 
 def test_a_table_without_snapshots_has_an_empty_list(tmp_path: Path) -> None:
