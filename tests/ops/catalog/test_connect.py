@@ -181,7 +181,8 @@ def test_a_file_io_of_the_users_own_is_kept_beside_settings_of_buckets() -> None
     settings = {"py-io-impl": "my.FileIO", "gcs.project-id": "p"}
     assert connection._with_own_client(settings, {"type": "sql"}) == {"type": "sql"}
     del settings["py-io-impl"]
-    assert "StoredFileIO" in connection._with_own_client(settings, {"type": "sql"})["py-io-impl"]
+    for of_bucket in (settings, {"adls.account-name": "p"}, {"warehouse": "abfss://c@a/w"}):
+        assert "StoredFileIO" in connection._with_own_client(of_bucket, {"type": "sql"})["py-io-impl"]
 
 
 def test_a_catalog_that_went_away_is_named(tmp_path: Path) -> None:
