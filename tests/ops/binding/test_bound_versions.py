@@ -42,6 +42,7 @@ from icepuffin.ops.binding.pack_upkeep import expire_packs_if_possible
 from icepuffin.ops.errors import TableFaultError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, SKETCHES_TAG, BlobKind
+from icepuffin.ops.table.snapshots import head_of
 from tests.conftest import make_rows
 from tests.ops.catalog.bindings import binding
 from tests.ops.index.snapshot_times import set_times
@@ -121,6 +122,7 @@ def test_a_version_whose_data_snapshot_has_expired_has_its_own_number_in_place_o
     assert (version.sequence_number, version.base_sequence_number) == (2, 1)
     table.maintenance.expire_snapshots().by_id(version.base_snapshot_id).commit()
     assert index_versions(table.refresh(), "e") == (replace(version, base_sequence_number=2),)
+    assert head_of(table, "ann_e") == version.index_snapshot_id, "which has the same rows"
 
 
 def test_versions_are_in_the_order_of_their_commits_whatever_the_clocks_of_their_machines_were(table: Table) -> None:

@@ -117,6 +117,13 @@ def test_spark_shows_no_secret_of_its_configuration(tmp_path: Path) -> None:
     assert {*SECRETS, "spark.lake.code"} <= set(shown)
 
 
+def test_patterns_of_the_settings_and_of_spark_defaults_are_both_kept() -> None:
+    """Java reads the whole: Python takes no flags within a pattern."""
+    pattern = redacted({REDACTION: "lake[.]pin"}, "lake[.]code")[REDACTION]
+    assert pattern.startswith("(?:(?i)secret|token|")
+    assert pattern.endswith("|(?:lake[.]pin)|(?:lake[.]code)")
+
+
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     """Configurations that JVMs would be started with; none is."""

@@ -95,6 +95,16 @@ def test_candidates_of_all_shards_compete_by_what_the_shards_hold() -> None:
     assert recalls_of_all([found[0], passing], queries, Metric.L2)[BY_DEFAULTS] < 0.2
 
 
+def test_a_row_is_no_answer_to_itself_but_its_equals_are() -> None:
+    """Each vector is there three times, and all of them are found."""
+    _, some = searchable_shard(Metric.L2, rows=20)
+    vectors = np.repeat(some, 3, axis=0)
+    shard = replace(searchable_shard(Metric.L2, rows=60)[0], vectors=vectors)
+    found = find_rows(shard, vectors, vectors[:4], count=4, threads=1)[0]
+    everything = replace(found, ranks=[found.nearest], found=[found.nearest])
+    assert recalls_of_all([everything], vectors[:4], Metric.L2) == {BY_DEFAULTS: 1.0}
+
+
 def test_too_few_rows_tell_nothing() -> None:
     shard, vectors = searchable_shard(Metric.L2, rows=11)
     found = find_rows(shard, vectors, vectors[:4], count=4, threads=1)
