@@ -15,6 +15,7 @@ from examples.demo.local_sensor import tick
 from icepuffin.assets.newest_snapshots import newest_snapshots
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
+from icepuffin.assets.table_settings import StatisticsSettings
 from icepuffin.ops.binding.bindings import publish
 from icepuffin.ops.resources import Catalogs
 from icepuffin.ops.table.snapshots import base_snapshot_id
@@ -23,6 +24,7 @@ from icepuffin.orchestration.cli import main
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.processes import PROCESS_TAG, this_process
+from icepuffin.orchestration.sensor import facts
 from icepuffin.orchestration.sensor.facts import TABLE_TAG, _freshness_state, _highest_return, _made_again_for
 from icepuffin.orchestration.sensor.sensor_definition import SensorEvaluation, evaluate
 from icepuffin.orchestration.sensor.sensor_plan import SensorCursor
@@ -461,3 +463,12 @@ def test_an_evaluation_queries_dagster_for_what_is_new_and_not_for_all_history(
     added = str(lake.append())
     runs = tick(settings, instance)
     assert [(run.partition_key, run.succeeded) for run in runs] == [(added, True)]
+
+
+def test_statistics_that_others_replaced_are_made_again_only_where_the_table_keeps_any(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, _ = spec_of(load(lake.settings_file))
+    monkeypatch.setattr(facts, "outdated_statistics", lambda *_: "theirs.stats")
+    off = replace(spec, settings=spec.settings.model_copy(update={"statistics": StatisticsSettings(ndv="off")}))
+    assert [_made_again_for(one, lake.table, lake.head()) for one in (spec, off)] == ["theirs.stats", ""]

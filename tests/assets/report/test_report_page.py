@@ -179,6 +179,13 @@ def test_an_index_is_shown_as_its_overview_has_it(table: Table, page: Page) -> N
     assert f"{seen.coverage:.1%} of 5,200 rows in files of the head, deleted ones included" in page.texts
 
 
+def test_versions_that_were_built_anew_have_larger_dots(report: TableReport) -> None:
+    dots = re.findall(
+        r'<circle[^>]* r="(\d)"[^>]*><title>snapshot [^<]*, (built|refreshed)</title>', report_page(report)
+    )
+    assert dots == [("5", "built"), ("3", "refreshed")]
+
+
 def test_the_first_screen_is_of_the_head_and_of_the_version_at_the_tag(report: TableReport) -> None:
     """Whatever was made last, as by a backfill, and however many snapshots of other branches are newer."""
     (index,), head = report.indexes, report.snapshots[0]
@@ -431,6 +438,7 @@ def test_deletes_that_cannot_be_read_are_a_fault_on_the_page(tmp_path: Path) -> 
     page = Page(report_page(icepuffin.write_report(table, tmp_path / "t.html")))
     assert page.state == "Something of an index cannot be read"
     assert [text for text in page.texts if "is missing, although the snapshot's manifests name it" in text]
+    assert not [text for text in page.texts if "--verify" in text], "no version mends that"
     assert "Recall by cost" in page.texts, "the rest is there"
 
 

@@ -42,6 +42,9 @@ def test_labels_lie_within_the_chart_and_beside_each_other() -> None:
             x, y = float(text.get("x", "")), float(text.get("y", ""))
             boxes.append((x, x + LETTER * len(label), y - 9, y + 2))
     assert 3 <= len(boxes) < 14
+    (dashes,) = (path.get("d", "") for path in svg.iter("path") if path.get("class") == "floor")
+    lowest = max(float(dot.get("cy", "")) for dot in svg.iter("circle"))
+    assert lowest < float(re.findall(r" ([\d.]+)H", dashes)[0]) < HEIGHT - 15, "within the axes, below all points"
     for place, (left, right, top, bottom) in enumerate(boxes):
         assert 0 <= left < right <= WIDTH
         assert 0 <= top < bottom <= HEIGHT
