@@ -10,7 +10,7 @@ from icepuffin.ann_kernels.codes import grouped_centroids, kmeans
 from icepuffin.ann_kernels.codes.code_sizes import FEWEST_ROTATED_DIMS, MAX_ROTATED_DIMS, choose_m
 from icepuffin.ann_kernels.codes.product_quantization import train_pq
 from icepuffin.ops.index.definitions.index_definition import DefinitionError
-from icepuffin.ops.index.planning.sizes import choose_shard_count, least_shards, sample_size
+from icepuffin.ops.index.planning.sizes import LARGEST_SAMPLE, choose_shard_count, least_shards, sample_size
 from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.routing_recall import curve_in_sample, routing_queries, split_off_queries
 from icepuffin.ops.index.versions.index_packs import MAX_SHARDS
@@ -41,7 +41,7 @@ class Layout:
     routing_curve: str = ""
     """Recall by the number of shards that are searched, measured in the table; empty where it was not"""
     routing_queries: npt.NDArray[np.float32] | None = None
-    """f32[Q, D], rows of the table by which this and `across` are to be measured when the shards are built"""
+    """f32[Q, D], rows of the table by which this and `across` are to be measured; None: they are not"""
     across: AcrossShards = field(default_factory=AcrossShards)
     """What searches of all shards find"""
 
@@ -100,7 +100,7 @@ def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> L
     return Layout(codebook, to_shard, shards, pq_codebook, curve, routing_queries=queries if len(queries) else None)
 
 
-def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.float32]:
+def draw_sample(plan: VersionPlan, storage: StorageConfig, *, at_most: int = LARGEST_SAMPLE) -> npt.NDArray[np.float32]:
     """Prepared vectors f32[n, D] of random rows of random files; of a small table all that there are.
 
     Memory: the sample and one batch of rows. At most four times as many vectors are read as are kept.
@@ -108,7 +108,7 @@ def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.flo
     rng = np.random.default_rng(plan.definition.seed)
     element_type = element_type_of(plan.schema, plan.field_id)
     total = plan.live.record_count
-    full_size = sample_size(total)
+    full_size = min(at_most, sample_size(total))
     share = full_size / max(1, min(total, 4 * full_size))
     sample = np.empty((0, 1), np.float32)
     filled = 0

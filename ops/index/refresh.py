@@ -18,6 +18,7 @@ from icepuffin.ops.index.planning.dead_nodes import DeadNodes, Nodes
 from icepuffin.ops.index.planning.deltas import NEW_DELTA, Placement, place
 from icepuffin.ops.index.planning.slots import assign_slots, file_table
 from icepuffin.ops.index.planning.version_plan import VersionPlan
+from icepuffin.ops.index.recall_across import draw_queries, measured_across
 from icepuffin.ops.index.stages import (
     BuildContext,
     ReadSummary,
@@ -26,6 +27,7 @@ from icepuffin.ops.index.stages import (
     require_capacity,
     require_few_rows,
     scatter_rows,
+    search_shards,
     shard_task,
 )
 from icepuffin.ops.index.versions.version_reader import OpenVersion
@@ -143,11 +145,18 @@ def refresh_shards(
         raise LayoutMisfitError(fit.imbalance)
     if plan.other_error is not None:  # a build was tried in vain: the next refresh tries none for this cause
         fit = replace(fit, kept_balance=fit.balance)
+    shard_count = len(kept) + (placement.target == NEW_DELTA)
+    queries = None
+    if shard_count > 1 and fit.outdates_recall(sum(shard.live_rows for shard in shards) + matches.unmatched_rows):
+        queries, fit = draw_queries(plan, shard_count, run.storage), replace(fit, arrived=0.0)
+        context = replace(context, layout=replace(layout, routing_queries=queries))
     results = _make(context, kept, arrivals, placement, on_kept)
     read = ReadSummary.joined(
         matches.read if matches.unmatched_are_read else (*matches.read, ReadSummary.from_results(scattered))
     )
     files = file_table(plan, context.files, read.rows, dead.removed_rows, _referenced(results))
+    if queries is not None:
+        layout = measured_across(layout, queries, results, plan.definition.metric)
     return ShardSet(layout, files, results, read, sum(shard.live_rows for shard in dissolved), fit)
 
 
@@ -289,12 +298,30 @@ def _make(
     on_kept(dict(results), lasting)
     for shard_id, recall in measure_masked(context, results.values()).items():
         results[shard_id] = replace(results[shard_id], recall=recall)
+    results |= _searched(context, kept, results)
     results |= {shard.shard_id: shard for shard in make_shards(context, tasks, rows)}
     for relocated in _relocate(context, moved):
         result = results[relocated.shard_id]
         stored = replace(result.stored, addresses=relocated.addresses)
         results[relocated.shard_id] = replace(result, stored=stored, slots=relocated.slots)
     return tuple(results[shard_id] for shard_id in sorted(results))
+
+
+def _searched(
+    context: BuildContext, kept: Sequence[_EarlierShard], results: Mapping[ShardId, ShardResult]
+) -> dict[ShardId, ShardResult]:
+    """The shards that stay, with what is found in them for the layout's queries; nothing where it has none."""
+    if context.layout.routing_queries is None:
+        return {}
+    tasks = [
+        shard_task(context, shard_id, result.how, (), _base_shard(context, kept[shard_id]))
+        for shard_id, result in results.items()
+    ]
+    answers = search_shards(context, tasks, sum(result.count for result in results.values()))
+    return {
+        shard_id: replace(result, routing=routing, found=found)
+        for (shard_id, result), (routing, found) in zip(results.items(), answers, strict=True)
+    }
 
 
 def _relocate(context: BuildContext, shards: Sequence[tuple[ShardId, BaseShard]]) -> list[RelocatedShard]:

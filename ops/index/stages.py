@@ -18,9 +18,11 @@ from icepuffin.ops.recall.shard_recall import shared_queries
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.delta_rows import PassedRows
 from icepuffin.ops.tasks.file_balls import BallSet
+from icepuffin.ops.tasks.found_rows import FoundRows
 from icepuffin.ops.tasks.recall_gate import curve_queries
+from icepuffin.ops.tasks.routing_distances import RoutingDistances
 from icepuffin.ops.tasks.scatter import RowSelection, ScatterTask, scatter
-from icepuffin.ops.tasks.shard_task import Partitions, ShardResult, ShardTask, make_shard
+from icepuffin.ops.tasks.shard_task import Partitions, ShardResult, ShardTask, make_shard, search_base
 from icepuffin.ops.tasks.staged_blocks import Block, StagedRows
 from icepuffin.ops.tasks.task_runner import RunContext, TaskRunner, balanced_groups, driver_runner, is_local
 from icepuffin.ops.tasks.vectors import VectorColumn
@@ -199,6 +201,15 @@ def make_shards(context: BuildContext, tasks: Sequence[ShardTask], rows: int) ->
     staging = context.staging_of_shards(rows)
     tasks = [replace(task, threads=runner.task_threads, recorded=recorded, staging=staging) for task in tasks]
     return runner.run(make_shard, tasks, label="write shards", progress=context.run.stage_progress("shards"))
+
+
+def search_shards(
+    context: BuildContext, tasks: Sequence[ShardTask], rows: int
+) -> list[tuple[RoutingDistances | None, tuple[FoundRows, ...]]]:
+    """Search shards that stay, of `rows` nodes in all, for the layout's `routing_queries`."""
+    runner = context.runner_for(rows)
+    tasks = [replace(task, threads=runner.task_threads) for task in tasks]
+    return runner.run(search_base, tasks, label="search shards", progress=context.run.stage_progress("recall"))
 
 
 def require_few_rows(context: BuildContext, rows: int) -> None:

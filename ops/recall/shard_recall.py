@@ -96,7 +96,7 @@ class ShardRecall:
 class AcrossShards:
     """What searches of all shards find, as a share of what is found where each shard is searched alone, for its own
     rows: poor graphs lead less well to what is near a vector that they do not have, and where codes tell distances the
-    rows of all shards compete for the places of candidates. Measured when all shards were built.
+    rows of all shards compete for the places of candidates.
     """
 
     points: tuple[tuple[int, int, int, float], ...] = ()

@@ -1,4 +1,4 @@
-"""What each shard of a build finds for the same queries: all shards' together tell what a search of the index finds."""
+"""What each shard finds for the same queries: all shards' together tell what a search of the index finds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,6 +38,7 @@ class FoundRows:
 def find_rows(
     shard: Shard,
     vectors: npt.NDArray[np.float32],
+    is_live: npt.NDArray[np.bool_],
     queries: npt.NDArray[np.float32],
     *,
     count: int,
@@ -47,22 +48,22 @@ def find_rows(
     """What the shard finds for the first `count` queries f32[Q, D], prepared, rows of it or of others: by default
     parameters, as the recall gate searches, and by those of its curve, without the queries' own rows.
 
-    vectors: f32[N, D], prepared, of all nodes, which are live. searcher: as of `measure_recall`. Deterministic.
+    vectors: f32[N, D], prepared, of all nodes. is_live: bool[N]. searcher: as of `measure_recall`. Deterministic.
     """
-    if not len(vectors):
+    if not is_live.any():
         return ()
-    searcher = searcher_for(shard, vectors, np.ones(len(vectors), np.bool_), searcher)
+    searcher = searcher_for(shard, vectors, is_live, searcher)
     metric = Metric.of_code(shard.metric)
     by_k = {MEASURED_K: queries[:count], WIDE_K: queries[: -(-count // SHARED_QUERIES_PER_WIDE_ONE)]}
-    own = _equal_nodes(vectors, by_k[MEASURED_K])
+    own = _equal_nodes(vectors, is_live, by_k[MEASURED_K])
     needed = np.intersect1d(own, searcher.landmarks)  # without them walks would go other ways
     own = np.setdiff1d(own, needed)
-    is_other = np.ones(len(vectors), np.bool_)
+    is_other = is_live.copy()
     is_other[own] = False
     others = searcher.masked(Bitmap.from_mask(is_other), unreachable=len(own))
     by_defaults, by_curve = [], []
     for k, of_k in by_k.items():
-        nodes, nearest = exact_top_k(of_k, vectors, k + 1 + len(own), metric)
+        nodes, nearest = exact_top_k(of_k, vectors, k + 1 + len(own), metric, is_live=is_live)
         answers, ranks = search_by_defaults(searcher, shard, of_k, k + 1, threads=threads)
         found = exact_of(of_k, vectors, answers, metric)
         by_defaults.append(FoundRows(k, [BY_DEFAULTS], nearest[:, : k + 1], [ranks], [found]))
@@ -111,10 +112,12 @@ def recalls_of_all(
     return recalls
 
 
-def _equal_nodes(vectors: npt.NDArray[np.float32], rows: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
-    """int64[..], ascending: the first of the vectors f32[N, D] that is equal to each of a few rows f32[n, D]."""
+def _equal_nodes(
+    vectors: npt.NDArray[np.float32], is_live: npt.NDArray[np.bool_], rows: npt.NDArray[np.float32]
+) -> npt.NDArray[np.int64]:
+    """int64[..], ascending: the first live one of f32[N, D] vectors that equals each of a few rows f32[n, D]."""
     sought, out = {row.tobytes() for row in rows}, []
-    for node in np.flatnonzero(np.isin(vectors[:, 0], rows[:, 0])).tolist():
+    for node in np.flatnonzero(is_live & np.isin(vectors[:, 0], rows[:, 0])).tolist():
         if (data := vectors[node].tobytes()) in sought:
             sought.remove(data)
             out.append(node)

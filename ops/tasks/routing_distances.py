@@ -30,16 +30,17 @@ class RoutingDistances:
 def measure_distances(
     shard: Shard,
     vectors: npt.NDArray[np.float32],
+    is_live: npt.NDArray[np.bool_],
     queries: npt.NDArray[np.float32],
     *,
     threads: int,
     searcher: Searcher | None = None,
 ) -> RoutingDistances:
-    """Search the graph. vectors: f32[N, D], prepared, those of all nodes, which are live. queries: f32[Q, D], prepared.
+    """Search the graph. vectors: f32[N, D], prepared, of all nodes. is_live: bool[N]. queries: f32[Q, D], prepared.
 
     searcher: as of `measure_recall`. Memory: codes of the vectors, as the recall gate takes them. Deterministic.
     """
-    searcher = searcher_for(shard, vectors, np.ones(len(vectors), np.bool_), searcher)
+    searcher = searcher_for(shard, vectors, is_live, searcher)
     metric = Metric.of_code(shard.metric)
     oversample = OVERSAMPLE if is_lean(shard) or shard.codes is not None else 1
 

@@ -5,7 +5,7 @@ import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -100,7 +100,7 @@ class ShardTask:
     shared_queries: int = 0
     """Number of the first `routing_queries` by which the recall of a search of all shards is measured"""
     routing_queries: npt.NDArray[np.float32] | None = None
-    """f32[Q, D], prepared rows of the table that all shards of a build are searched for; None: this is none"""
+    """f32[Q, D], prepared rows of the table that all shards are searched for; None: they are not"""
     threads: int = 1
 
     @property
@@ -211,6 +211,34 @@ class _MeasuredShard:
     """Searcher by which the recall was measured; None where there was nothing to find, and once nothing is measured"""
     runs: tuple[StoredRun, ...] = ()
     """Vectors of the first nodes, stored already"""
+
+
+def search_base(task: ShardTask) -> tuple[RoutingDistances | None, tuple[FoundRows, ...]]:
+    """What searches of the base version's shard find for the task's `routing_queries`, among the nodes that are live.
+
+    Memory: the shard's vectors and graph, also where the blob keeps no vectors. Raises StorageError, PuffinError.
+    """
+    base = cast("BaseShard", task.base)
+    reader = base.reader()
+    rows, graph = base.rows(reader), Graph(*reader.read_graph(), reader.header.medoid)
+    return _found(task, _assemble(task, graph, rows, reader), rows.vectors, base.is_live(reader), None)
+
+
+def _found(
+    task: ShardTask,
+    shard: Shard,
+    vectors: npt.NDArray[np.float32],
+    is_live: npt.NDArray[np.bool_],
+    searcher: Searcher | None,
+) -> tuple[RoutingDistances | None, tuple[FoundRows, ...]]:
+    """What searches of the shard find for the task's `routing_queries`, where it has some."""
+    if (queries := task.routing_queries) is None:
+        return None, ()
+    searched = shard, vectors, is_live, queries
+    routing = None
+    if task.metric is not Metric.INNER_PRODUCT:  # which has no near centroids: no routing curve is made
+        routing = measure_distances(*searched, threads=task.threads, searcher=searcher)
+    return routing, find_rows(*searched, count=task.shared_queries, threads=task.threads, searcher=searcher)
 
 
 def _make(task: ShardTask, storage: Storage, incoming: VectorRows, addresses: Sequence[VectorRows]) -> ShardResult:
@@ -334,13 +362,7 @@ def _write(task: ShardTask, storage: Storage, measured: _MeasuredShard, inserted
         )
     if task.base is not None and task.vectors == "f16":  # of the base's rows only the rounded vectors are known
         curve = at_most(curve, task.base.curve)
-    routing: RoutingDistances | None = None
-    found: tuple[FoundRows, ...] = ()
-    if task.routing_queries is not None:
-        searched = measured.shard, measured.vectors, task.routing_queries
-        if task.metric is not Metric.INNER_PRODUCT:  # which has no near centroids: no routing curve is made
-            routing = measure_distances(*searched, threads=task.threads, searcher=measured.searcher)
-        found = find_rows(*searched, count=task.shared_queries, threads=task.threads, searcher=measured.searcher)
+    routing, found = _found(task, measured.shard, measured.vectors, measured.is_live, measured.searcher)
     measured = replace(measured, searcher=None)  # what follows needs the room
     if task.cell_bits:
         cells = make_cells(

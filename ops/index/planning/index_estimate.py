@@ -28,6 +28,7 @@ from icepuffin.ops.index.planning.sizes import (
 )
 from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.versions.version_reader import OpenVersion
+from icepuffin.ops.index.versions.version_sizes import fit_of
 from icepuffin.ops.model import Action, How, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.rows.datafile import column_names, open_data_file
 from icepuffin.ops.rows.element_types import OF_COLUMN, dims_of
@@ -148,6 +149,11 @@ def _of_refresh(
         _shard(plan, ShardId(shard_id), entries[i], dims, tombstones[i], newly_dead[i], remaps[i], inserts[i])
         for shard_id, i in enumerate(kept)
     ]
+    if len(shards) > 1 and fit_of(base.bound.sizes).outdates_recall(sum(live_rows) + new, new):
+        shards = [
+            replace(shard, bytes_read=entries[i].all_bytes) if shard.how.keeps_bytes else shard
+            for shard, i in zip(shards, kept, strict=True)
+        ]
     if placement.target == NEW_DELTA:
         size = round(new * _node_bytes(plan, dims))
         shards.append(ShardEstimate(ShardId(len(kept)), How.BUILT, "a delta of the new rows", 0, new, 0, 0, 0, size, 0))

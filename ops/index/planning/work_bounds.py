@@ -42,9 +42,9 @@ class RefreshBounds:
     files: int
     """New files"""
     largest: int
-    """Nodes of the largest shard that is written"""
+    """Nodes of the largest shard that is written, or read whole"""
     written: int
-    """Shards that are written"""
+    """Shards that are written, or read whole"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +153,8 @@ def _bounds(definition: IndexDefinition, base: VersionSizes, changes: _RowChange
     elif arriving:
         largest, written = base.largest + sum(base.deltas) + arriving, base.shards
     rebuilt = _largest_rebuilt(definition.rebuild_ratio, base, removed)
+    if base.fit.outdates_recall(base.live_rows - removed + arriving, arriving):  # then all shards are searched
+        largest, written = max(largest, base.largest, largest_delta), base.shards + len(base.deltas) + 1
     if rebuilt:
         largest, written = max(largest, rebuilt + arriving), base.shards + len(base.deltas) + 1
     return RefreshBounds(base, arriving, removed, changes.files, largest, written)

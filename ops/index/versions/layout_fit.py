@@ -19,6 +19,8 @@ STEP_APART = 1.05
 """Multiple from which on a codebook may not tell in which shards neighbors lie. Rows like those of the build stay below
 it; once all rows are of another model it may be 1.2 alone
 """
+MOST_ARRIVED = 0.1
+"""Share of the rows that may come before searches of all shards are measured again"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class LayoutFit:
     """Mean distance when all shards were last built."""
     kept_balance: float = 0.0
     """Balance at which the layout was last kept, since a build was tried in vain; 0 where none was."""
+    arrived: float = 0.0
+    """Rows that have come since searches of all shards were measured."""
 
     @classmethod
     def of_build(cls, rows: Sequence[int], scattered: Sequence["StagedRows"]) -> "LayoutFit":
@@ -48,7 +52,15 @@ class LayoutFit:
         total = math.fsum(filter(math.isfinite, (one for staged in scattered for one in staged.distances)))
         mean = (self.distance * staying + total) / max(1, staying + arrived)
         balance = max(rows, default=0) * len(rows) / max(1, sum(rows))
-        return replace(self, balance=_rounded(balance), distance=_rounded(mean))
+        return replace(
+            self, balance=_rounded(balance), distance=_rounded(mean), arrived=_rounded(self.arrived + arrived)
+        )
+
+    def outdates_recall(self, live_rows: int, arriving: int = 0) -> bool:
+        """Whether searches of all shards are to be measured again. live_rows: those of all shards. `arriving`: of them,
+        rows that come now and are not counted yet.
+        """
+        return self.arrived + arriving > MOST_ARRIVED * live_rows
 
     @property
     def imbalance(self) -> str:

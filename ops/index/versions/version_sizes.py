@@ -49,8 +49,8 @@ class VersionSizes:
         try:
             definition, *words = text.split(" ")
             dims, shards, rows, largest = map(whole_number, words[:4])
-            tombstones, *fit = map(finite_number, words[4:10])
-            deltas = tuple(map(whole_number, words[10:]))
+            tombstones, *fit = map(finite_number, words[4:11])
+            deltas = tuple(map(whole_number, words[11:]))
             sizes = cls(definition, dims, shards, rows, largest, deltas, tombstones, LayoutFit(*fit))
         except ValueError:
             return None

@@ -614,7 +614,7 @@ def test_where_a_build_after_a_missed_gate_fails_the_error_names_both(
     before = index_versions(table.refresh(), "lean")
     append_narrow_cluster(table, 200)
     fail_to_build(monkeypatch, fault)
-    both = r"no room here\. A refresh was tried before: .* recall@10 is 0\.\d+, the target .* previous version stays"
+    both = r"no room here\. A refresh was tried before: .* recall@10 is 0\.\d+.*, the target .* previous version stays"
     with pytest.raises(fault, match=both):
         index_head(table, LEAN)
     assert index_versions(table.refresh(), "lean") == before

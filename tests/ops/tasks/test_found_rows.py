@@ -16,6 +16,7 @@ from icepuffin.puffin.blobs.shard_blob import Shard
 from tests.ops.tasks.searchable import searchable_shard
 
 ROWS, SHARDS, QUERIES = 900, 3, 90
+ALL = np.ones(ROWS, np.bool_)
 
 
 def poor_shard(vectors: np.ndarray, metric: Metric) -> Shard:
@@ -30,15 +31,24 @@ def poor_shard(vectors: np.ndarray, metric: Metric) -> Shard:
 
 @pytest.mark.parametrize("metric", [Metric.L2, Metric.COSINE, Metric.INNER_PRODUCT])
 @pytest.mark.parametrize("k", [10, 100])
-def test_the_recall_of_all_shards_is_that_of_the_nearest_rows_of_all_their_answers(metric: Metric, k: int) -> None:
-    """Beside a search of each shard, whose answers are joined by loops."""
+@pytest.mark.parametrize("dead", [0, 3])
+def test_the_recall_of_all_shards_is_that_of_the_nearest_rows_of_all_their_answers(
+    metric: Metric, k: int, dead: int
+) -> None:
+    """Beside a search of each shard, whose answers are joined by loops. `dead`: of ten rows so many are gone, and each
+    query has a dead row with its vector.
+    """
     _, vectors = searchable_shard(metric, rows=ROWS)
-    parts = np.array_split(vectors, SHARDS)
+    is_live = np.arange(ROWS) % 10 >= dead
+    queried = np.flatnonzero(is_live)[:: is_live.sum() // QUERIES][:QUERIES]
+    if dead:
+        vectors[queried // 10 * 10] = vectors[queried]
+    parts, masks = np.array_split(vectors, SHARDS), np.array_split(is_live, SHARDS)
     shards = [poor_shard(part, metric) for part in parts]
-    queried = np.arange(ROWS)[:: ROWS // QUERIES]
     queries = vectors[queried]
     found = [
-        find_rows(shard, part, queries, count=QUERIES, threads=1) for shard, part in zip(shards, parts, strict=True)
+        find_rows(shard, part, live, queries, count=QUERIES, threads=1)
+        for shard, part, live in zip(shards, parts, masks, strict=True)
     ]
     of_k = [[rows for rows in part if rows.k == k] for part in found]
     by_defaults = recalls_of_all([rows for rows, _ in of_k], queries, metric)
@@ -51,23 +61,23 @@ def test_the_recall_of_all_shards_is_that_of_the_nearest_rows_of_all_their_answe
     def recall(answers: list[list[int]], *, counts: np.ndarray, held: np.ndarray) -> float:
         hits = []
         for number, (query, rows) in enumerate(zip(counted.tolist(), answers, strict=True)):
-            order = [row for row in np.argsort(exact[number]).tolist() if row != query and row not in held]
+            order = [
+                row for row in np.argsort(exact[number]).tolist() if row != query and row not in held and is_live[row]
+            ]
             nearest = [row for row in sorted(rows, key=lambda row: exact[number][row]) if row != query][:k]
             hits += [len({*nearest} & {*order[:k]}) / k] if query in counts else []
         return float(np.mean(hits))
 
     starts = np.cumsum([0, *map(len, parts)]).tolist()
-    searchers = [
-        searcher_of(shard, part, np.ones(len(part), np.bool_)) for shard, part in zip(shards, parts, strict=True)
-    ]
+    searchers = [searcher_of(*given) for given in zip(shards, parts, masks, strict=True)]
     needed = np.concatenate([start + it.landmarks for start, it in zip(starts, searchers, strict=False)])
     held = np.setdiff1d(queried, needed)
     answers: list[list[int]] = [[] for _ in counted]
     without: list[list[int]] = [[] for _ in counted]
     width, oversample = curve_settings(shards[0], k)[0]
-    for start, shard, part, searcher in zip(starts, shards, parts, searchers, strict=False):
-        own = np.intersect1d(held, np.arange(start, start + len(part))) - start
-        live = np.ones(len(part), np.bool_)
+    for start, shard, mask, searcher in zip(starts, shards, masks, searchers, strict=False):
+        own = np.intersect1d(held, np.arange(start, start + len(mask))) - start
+        live = mask.copy()
         live[own] = False
         nodes, _ = search_by_defaults(searcher, shard, vectors[counted], k + 1, threads=1)
         with held_out(shard, own):
@@ -80,7 +90,7 @@ def test_the_recall_of_all_shards_is_that_of_the_nearest_rows_of_all_their_answe
     assert by_curve[width, oversample] == pytest.approx(recall(without, counts=held, held=held), abs=1e-9)
     if k == 10:
         assert by_defaults[BY_DEFAULTS] < 0.9, "else nothing is missed"
-        assert 10 < len(held) < len(queried)
+        assert 10 < len(held) <= len(queried) - (not dead)
 
 
 def test_candidates_of_all_shards_compete_by_what_the_shards_hold() -> None:
@@ -88,7 +98,9 @@ def test_candidates_of_all_shards_compete_by_what_the_shards_hold() -> None:
     _, vectors = searchable_shard(Metric.L2, rows=200)
     near, far = vectors[:100], vectors[100:] + np.float32(3)
     queries = near[:8]
-    found = [find_rows(poor_shard(part, Metric.L2), part, queries, count=8, threads=1)[0] for part in (near, far)]
+    found = [
+        find_rows(poor_shard(part, Metric.L2), part, ALL[:100], queries, count=8, threads=1)[0] for part in (near, far)
+    ]
     alone = recalls_of_all(found, queries, Metric.L2)[BY_DEFAULTS]
     passing = replace(found[1], ranks=[found[1].ranks[0] * 0])
     assert alone > 0.5
@@ -100,14 +112,14 @@ def test_a_row_is_no_answer_to_itself_but_its_equals_are() -> None:
     _, some = searchable_shard(Metric.L2, rows=20)
     vectors = np.repeat(some, 3, axis=0)
     shard = replace(searchable_shard(Metric.L2, rows=60)[0], vectors=vectors)
-    found = find_rows(shard, vectors, vectors[:4], count=4, threads=1)[0]
+    found = find_rows(shard, vectors, ALL[:60], vectors[:4], count=4, threads=1)[0]
     everything = replace(found, ranks=[found.nearest], found=[found.nearest])
     assert recalls_of_all([everything], vectors[:4], Metric.L2) == {BY_DEFAULTS: 1.0}
 
 
 def test_too_few_rows_tell_nothing() -> None:
     shard, vectors = searchable_shard(Metric.L2, rows=11)
-    found = find_rows(shard, vectors, vectors[:4], count=4, threads=1)
+    found = find_rows(shard, vectors, ALL[:11], vectors[:4], count=4, threads=1)
     measured = {(rows.k, len(rows.settings)): recalls_of_all([rows], vectors[:4], Metric.L2) for rows in found}
     assert measured == {(10, 1): {BY_DEFAULTS: 1.0}, (100, 1): {}, (10, 8): {}, (100, 5): {}}
-    assert find_rows(shard, vectors[:0], vectors[:4], count=4, threads=1) == ()
+    assert find_rows(shard, vectors, ~ALL[:11], vectors[:4], count=4, threads=1) == (), "no row is live"

@@ -19,6 +19,7 @@ from icepuffin.ops.index.planning.changes import Changes
 from icepuffin.ops.index.planning.index_estimate import estimate
 from icepuffin.ops.index.planning.index_report import Estimate
 from icepuffin.ops.index.planning.rates import Amounts, default_seconds, predicted_seconds
+from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.model import Action, DeleteFile, DeleteKind, FileSlot, LiveFile, ShardId
 from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
@@ -85,6 +86,21 @@ def test_an_estimate_foresees_deltas_that_will_be_distributed(table: Table) -> N
         assert expected.inserted == report.inserted == 200
     assert expected.merged == report.merged == 200
     assert {shard.how for shard in expected.shards} == {"inserted"}
+
+
+@pytest.mark.parametrize(("count", "is_searched"), [(133, False), (134, True)])
+def test_shards_that_are_searched_since_many_rows_came_are_foreseen_as_read(
+    table: Table, count: int, is_searched: bool
+) -> None:
+    """To 1,200 rows: over a tenth of those that there are then."""
+    index_head(table)
+    table.append(make_rows(1200, 1200 + count))
+    expected, _ = estimate_and_report(table)
+    version = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
+    kept = [shard for shard in expected.shards if shard.how == "copied"]
+    assert len(kept) == 3
+    sizes = [entry.all_bytes if is_searched else 0 for entry in version.routing.shards[:3]]
+    assert [shard.bytes_read for shard in kept] == sizes
 
 
 def test_a_shard_that_takes_rows_grows_with_them(table: Table) -> None:

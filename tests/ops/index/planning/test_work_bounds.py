@@ -100,8 +100,8 @@ def test_a_version_says_how_large_it_is(table: Table) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{}", "7", "a x 3 900 400 0 1 1 0 0 0", "a 16 3 900 400 0 1 1 0 0", "a 16 3 900 400 0 1 1 0 0 0 x",
-     "a 65537 3 900 400 0 1 1 0 0 0",
+    ["", "{}", "7", "a x 3 900 400 0 1 1 0 0 0 0", "a 16 3 900 400 0 1 1 0 0 0", "a 16 3 900 400 0 1 1 0 0 0 0 x",
+     "a 65537 3 900 400 0 1 1 0 0 0 0",
      '{"definition":"a","dims":16,"shards":3,"rows":900,"largest":400,"deltas":[],"tombstones":0.0}'],
 )  # fmt: skip
 def test_other_sizes_are_not_read(text: str) -> None:
@@ -181,6 +181,16 @@ def test_rows_that_go_to_the_other_shards_may_all_go_to_the_largest(
     found = bounds(table, definition)
     assert found is not None
     assert (found.largest, found.written) == (sizes.largest + sum(sizes.deltas) + 9, 3)
+
+
+@pytest.mark.parametrize(("arrived", "is_read"), [(83, False), (84, True)])
+def test_where_a_tenth_of_the_rows_has_come_all_shards_are_searched(table: Table, arrived: int, is_read: bool) -> None:
+    """920 rows are live, and 9 more come."""
+    sizes = replace(BASE, fit=LayoutFit(arrived=arrived))
+    sized(table, sizes)
+    found = bounds(table)
+    assert found is not None
+    assert (found.largest, found.written) == ((400, 3 + 1 + 1) if is_read else (29, 1))
 
 
 def test_so_they_may_where_a_delta_may_have_fewer(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

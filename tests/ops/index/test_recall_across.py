@@ -1,0 +1,122 @@
+"""Recall of searches of all shards, measured again by a refresh once many rows have come since."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+
+from examples.demo.row_deletes import append_position_deletes
+from icepuffin.ann_kernels.distances.distance import prepare
+from icepuffin.ann_kernels.distances.top_k import exact_top_k
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.index import IndexDefinition, refresh
+from icepuffin.ops.index.index_layout import Layout
+from icepuffin.ops.index.recall_across import measured_across
+from icepuffin.ops.index.versions.layout_fit import LayoutFit
+from icepuffin.ops.index.versions.version_reader import OpenVersion, open_version
+from icepuffin.ops.index.versions.version_sizes import fit_of
+from icepuffin.ops.recall import shard_recall
+from icepuffin.ops.search import exact_search, open_index
+from icepuffin.ops.table.live_files import live_files
+from tests.conftest import ROWS, STORAGE, make_rows
+from tests.ops.index.comparison import DEFINITION, ids_by_query, index_head
+
+OLD, GONE, NEW, DIMS = 900, 400, 450, 32
+"""Rows of the first model, of which some go; rows of the second; dimensions"""
+CODES = replace(DEFINITION, vectors="none", pq_m=4, shards=8, target_recall=0.0, rebuild_ratio=1.0)
+POOR = replace(DEFINITION, max_degree=4, search_list=11, shards=8, target_recall=0.0, rebuild_ratio=1.0)
+
+
+def rows_of(model: int, first: int, count: int) -> pa.Table:
+    rng = np.random.default_rng([model, first])
+    vectors = rng.standard_normal((count, DIMS)) * (0.6 if model else 1.0) + model
+    column = pa.array(vectors.tolist(), pa.list_(pa.float32()))
+    return make_rows(first, first + count).set_column(3, ROWS.field("embedding"), column)
+
+
+def found_by_searches(table: Table, definition: IndexDefinition) -> float:
+    """recall@10 of searches by each fourth row of the table, a row being no answer to itself."""
+    chosen = table.refresh().scan().to_arrow().sort_by("id").to_pylist()[::4]
+    queries = np.array([row["embedding"] for row in chosen])
+    answers = ids_by_query(open_index(table, definition).search(queries, 11, columns=["id"]).rows)
+    exact = exact_search(table, "embedding", Metric.parse(definition.metric), queries, 11, columns=["id"])
+    nearest = ids_by_query(exact.rows)
+    return float(np.mean([len({*answers[i]} & {*nearest[i]} - {row["id"]}) / 10 for i, row in enumerate(chosen)]))
+
+
+def newest(table: Table) -> OpenVersion:
+    return open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
+
+
+def fit(table: Table) -> LayoutFit:
+    return fit_of(index_versions(table.refresh(), "e")[-1].sizes)
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [CODES, replace(CODES, metric="ip"), POOR, replace(POOR, vectors="rq8", metric="cosine")],
+    ids=lambda it: f"{it.vectors} {it.metric}",
+)
+def test_where_rows_of_another_model_have_come_the_recall_is_what_searches_find(
+    table_factory: Callable[..., Table], definition: IndexDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some shards stay as they are but for deleted rows, which are neither searched for nor found."""
+    measured: list[tuple[Any, Any]] = []
+
+    def note(layout: Layout, queries: Any, shards: Any, metric: Metric) -> Layout:
+        measured.append((queries, shards))
+        return measured_across(layout, queries, shards, metric)
+
+    monkeypatch.setattr(refresh, "measured_across", note)
+    monkeypatch.setattr(shard_recall, "GATE_QUERIES", 256)  # 64 would leave more to chance
+    table = table_factory()
+    table.append(rows_of(0, 0, OLD))
+    built = index_head(table, definition)
+    share, curve = newest(table).across.share(), newest(table).routing_curve
+    (file,) = live_files(table.refresh(), table.metadata.current_snapshot_id or 0).files
+    append_position_deletes(table, {file.path: np.arange(GONE)})
+    table.append(rows_of(1, OLD, NEW))
+    report = index_head(table, definition)
+    assert report.recall == pytest.approx(found_by_searches(table, definition), abs=0.05)
+    ((queries, shards),) = measured
+    live = np.array(table.scan().to_arrow()["embedding"].to_pylist())
+    metric = Metric.parse(definition.metric)
+    _, exact = exact_top_k(queries, prepare(live, metric), 11, metric)
+    nearest = np.sort(np.concatenate([shard.found[0].nearest for shard in shards], axis=1), axis=1)
+    assert np.array_equal(nearest[:, :11], exact)
+    assert {"masked"} < {str(shard.how) for shard in report.shard_reports}
+    assert (newest(table).across.share() != share, fit(table).arrived) == (True, 0)
+    assert (newest(table).routing_curve != curve) == (definition.metric != "ip")
+    if definition.vectors == "none":
+        assert built.recall is not None
+        assert report.recall is not None
+        assert report.recall < built.recall - 0.15
+
+
+def test_it_is_measured_once_over_a_tenth_of_the_rows_has_come(table_factory: Callable[..., Table]) -> None:
+    """However few come at once, and whether they make a delta or go to the shards that they are routed to."""
+    definition = replace(CODES, shards=2, max_deltas=1)
+    table = table_factory()
+    table.append(rows_of(0, 0, 900))
+    index_head(table, definition)
+    share, arrived = newest(table).across.share(), []
+    for first in range(900, 1_020, 40):
+        table.append(rows_of(0, first, 40))
+        index_head(table, definition)
+        arrived.append((fit(table).arrived, newest(table).across.share() == share))
+    assert arrived == [(40, True), (80, True), (0, False)]
+
+
+def test_one_shard_alone_is_all_shards(table_factory: Callable[..., Table]) -> None:
+    definition = replace(CODES, shards=1, max_deltas=0)
+    table = table_factory()
+    table.append(rows_of(0, 0, 300))
+    index_head(table, definition)
+    table.append(rows_of(0, 300, 200))
+    index_head(table, definition)
+    assert (newest(table).across.points, fit(table).arrived) == ((), 200)
