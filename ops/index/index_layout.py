@@ -23,6 +23,8 @@ from icepuffin.ops.table.row_deletes import deleted_in_turn
 from icepuffin.ops.tasks.vectors import prepared, vectors_at, with_vector
 
 PARTITIONS_PER_SHARD = 16
+_FILES = 64
+"""Files that a sample is spread over, where there are so many: each may hold rows of another time, or model"""
 _LARGE = 1e30
 _log = logging.getLogger(__name__)
 
@@ -103,21 +105,28 @@ def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> L
 def draw_sample(plan: VersionPlan, storage: StorageConfig, *, at_most: int = LARGEST_SAMPLE) -> npt.NDArray[np.float32]:
     """Prepared vectors f32[n, D] of random rows of random files; of a small table all that there are.
 
-    Memory: the sample and one batch of rows. At most four times as many vectors are read as are kept.
+    Memory: the sample and one batch of rows. Of a large table four times as many vectors are read as are kept, the
+    first of each file.
     """
     rng = np.random.default_rng(plan.definition.seed)
     element_type = element_type_of(plan.schema, plan.field_id)
     total = plan.live.record_count
     full_size = min(at_most, sample_size(total))
-    share = full_size / max(1, min(total, 4 * full_size))
+    to_read = 4 * full_size
+    share = full_size / max(1, min(total, to_read))
     sample = np.empty((0, 1), np.float32)
     filled = 0
     files = [plan.live.files[number] for number in rng.permutation(len(plan.live.files))]
+    rows_at_first = max(1, sum(file.record_count for file in files[:_FILES]))
     for file, deleted in deleted_in_turn(lambda path: open_storage(path, storage), files):
-        store = open_storage(file.path, storage)
+        store, left = open_storage(file.path, storage), -(-file.record_count * to_read // rows_at_first)
         for batch in read_live(store, file, plan.schema, [plan.field_id], deleted=deleted):
+            if not left:
+                break
             positions, column = with_vector(batch)
+            positions, column = positions[:left], column[:left]
             size = len(positions)
+            left -= size
             if not size:
                 continue
             chosen = np.sort(rng.choice(size, int(np.ceil(size * share)), replace=False))[: full_size - filled]
