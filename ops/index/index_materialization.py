@@ -22,6 +22,7 @@ from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.process.stage_clock import StageClock
 from icepuffin.ops.storage import ObjectMissingError, left_where_refused
 from icepuffin.ops.table.snapshots import head_of
+from icepuffin.ops.tasks.markers import StagedDamageError
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta.theta_materialization import CountedSketches
 from icepuffin.puffin.errors import PuffinError
@@ -55,14 +56,24 @@ def materialize_index(
         with clock.stage("plan"):
             return plan_version(run, definition, snapshot_id, verify=whole)
 
+    def sweep(plan: VersionPlan) -> None:
+        from icepuffin.ops.index.new_version import sweep_staged  # noqa: PLC0415  numba, loaded by now
+
+        sweep_staged(plan, run.storage)
+
     def attempt(*, whole: bool) -> IndexReport:
         plan = plan_next(whole=whole)
         try:
             return _carry_out(run, plan, clock, sketches, again=again)
+        except StagedDamageError as error:
+            _log.warning("snapshot %s, index %s: work is done again: %s", snapshot_id, definition.name, error)
+            sweep(plan)
+            return _carry_out(run, plan, clock, sketches, again=again)
         except ObjectMissingError:
             # another run has published a version meanwhile, and swept what both had staged
             replanned = plan_next(whole=whole)
-            if replanned.existing is None:
+            if replanned.existing is None:  # or something staged is not whole: the next attempt must not reuse it
+                sweep(plan)
                 raise
             return _carry_out(run, replanned, clock, sketches, again=again)
 

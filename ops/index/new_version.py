@@ -47,6 +47,7 @@ from icepuffin.ops.table.snapshots import find_snapshot
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta.ndv import counts_for_planners
 from icepuffin.ops.theta.theta_materialization import CountedSketches
+from icepuffin.puffin.errors import PuffinError
 
 _RECALL_ADVICE = {
     "none": "Codes may not tell near rows apart: keep vectors in shards (vectors = 'f32'), or raise pq_m. Else ",
@@ -112,7 +113,7 @@ def make_version(
                     searched = require_rows(run, plan, shard_set, file)
                 else:
                     require_enclosed(plan, file, storage)
-            except CoverageError:  # the next attempt must not reuse what was staged
+            except (CoverageError, PuffinError):  # the next attempt must not reuse what was staged
                 sweep_staged(plan, storage)
                 raise
     reached(RunStep.ASSEMBLED)

@@ -1,9 +1,13 @@
-"""Staged blocks: rows on their way from one stage to the next, as Arrow streams in the table's own storage."""
+"""Staged blocks: rows on their way from one stage to the next, as Arrow streams in the table's own storage.
+
+Each batch has a sha256 of its block's path and of its values, which its reader compares.
+"""
 
 import contextlib
+import hashlib
 import resource
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +18,14 @@ import pyarrow as pa
 from icepuffin.ops.model import FileSlot, StorageConfig
 from icepuffin.ops.process.large_arrays import new_array
 from icepuffin.ops.rows.parquet import StorageFile
-from icepuffin.ops.storage import Storage, StorageError, open_storage
+from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks.file_balls import BallSet
+from icepuffin.ops.tasks.markers import StagedDamageError
 from icepuffin.ops.tasks.rows import VectorRows
 
 _OPEN_FILES = 65_536
 """Limit of open files that a process gets, where the system allows it: Linux begins with 1,024"""
+_DIGEST = b"sha256"
 Block = tuple[str, int]
 """(path, rows)"""
 StagedBlock = tuple[int, str, int]
@@ -74,7 +80,9 @@ class BlockWriters:
             if chosen.vectors.shape[1]:
                 flat = pa.array(chosen.vectors.reshape(-1))
                 columns.append(pa.FixedSizeListArray.from_arrays(flat, chosen.vectors.shape[1]))
-            self._writer(destination).write_batch(pa.record_batch(columns, schema=self._schema))
+            writer, batch = self._writer(destination), pa.record_batch(columns, schema=self._schema)
+            digest = _digest(self._open[destination][0], chosen)
+            writer.write_batch(batch, custom_metadata=pa.KeyValueMetadata({_DIGEST: digest}))
             self._rows[destination] += chosen.count
 
     def _writer(self, destination: int) -> Any:
@@ -111,7 +119,7 @@ def blocks_by_destination(results: Sequence[Sequence[StagedBlock]]) -> dict[int,
 def read_blocks(storage: StorageConfig, blocks: Sequence[Block], dims: int) -> VectorRows:
     """Read the rows of blocks, by file slot and position, so that node ids do not depend on which task staged a row.
 
-    dims: as the blocks were written. Raises StorageError where rows are missing.
+    dims: as the blocks were written. Raises StagedDamageError.
     """
     return read_in_order(storage, blocks, dims).sorted()  # several tasks may have staged for this destination
 
@@ -123,16 +131,35 @@ def read_in_order(storage: StorageConfig, blocks: Sequence[Block], dims: int) ->
     hashes, vectors = np.empty(total, np.uint64), new_array((total, dims), np.float32)
     start = 0
     for path, _ in blocks:
-        store = open_storage(path, storage)
-        staged = pa.PythonFile(StorageFile(store, path, store.size(path)), mode="r")
-        for batch in pa.ipc.open_stream(staged):
-            end = start + batch.num_rows
-            slots[start:end] = batch["slot"].to_numpy()
-            positions[start:end] = batch["position"].to_numpy()
-            hashes[start:end] = batch["hash"].to_numpy()
-            if dims:
-                vectors[start:end] = batch["vector"].flatten().to_numpy().reshape(-1, dims)
+        for batch in _checked_batches(storage, path, dims):
+            end = start + batch.count
+            slots[start:end], positions[start:end], hashes[start:end] = batch.slots, batch.positions, batch.hashes
+            vectors[start:end] = batch.vectors
             start = end
     if start != total:
-        raise StorageError(f"{[path for path, _ in blocks]} hold {start:,} of the {total:,} rows staged; run it again")
+        raise StagedDamageError(f"{[path for path, _ in blocks]} hold {start:,} of the {total:,} rows staged")
     return VectorRows(slots, positions, hashes, vectors)
+
+
+def _checked_batches(storage: StorageConfig, path: str, dims: int) -> Iterator[VectorRows]:
+    """The batches of a block. Raises StagedDamageError."""
+    store = open_storage(path, storage)
+    staged = pa.PythonFile(StorageFile(store, path, store.size(path)), mode="r")
+    try:
+        with pa.ipc.open_stream(staged) as stream:
+            for batch, properties in stream.iter_batches_with_custom_metadata():
+                slots, positions, hashes = (batch[name].to_numpy() for name in ("slot", "position", "hash"))
+                flat = batch["vector"].flatten().to_numpy() if dims else np.empty(0, np.float32)
+                rows = VectorRows(slots, positions, hashes, flat.reshape(len(batch), dims))
+                if properties is None or properties[_DIGEST] != _digest(path, rows):
+                    raise StagedDamageError(f"{path} is not as it was written")
+                yield rows
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise StagedDamageError(f"{path} is not as it was written: {error}") from error
+
+
+def _digest(path: str, rows: VectorRows) -> bytes:
+    digest = hashlib.sha256(path.rpartition("/")[2].encode())
+    for values in (rows.slots, rows.positions, rows.hashes, rows.vectors):
+        digest.update(np.ascontiguousarray(values).data)
+    return digest.hexdigest().encode()

@@ -6,7 +6,7 @@ import random
 import sys
 from functools import partial
 
-from tests.campaigns import crowd, flips, kills, leaks, upserts
+from tests.campaigns import crowd, flips, kills, leaks, pages, upserts
 from tests.campaigns.budget import BrokenPromiseError, Budget
 
 CAMPAIGNS = {
@@ -14,6 +14,7 @@ CAMPAIGNS = {
     "flips": flips.run,
     "kills": kills.run,
     "leaks": leaks.run,
+    "pages": pages.run,
     "upserts": upserts.run,
 }
 

@@ -43,7 +43,7 @@ def run(budget: Budget) -> None:
     """Raises BrokenPromiseError."""
     use_settings(CacheSettings.off())
     with tempfile.TemporaryDirectory() as folder:
-        readers = _published(Path(folder) / "stage")
+        readers = published_files(Path(folder) / "stage")
         sound = {path: read() for path, read in readers.items()}
         headers = [(path, place, bit) for path in readers for place in _header_places(path) for bit in range(8)]
         random.Random(budget.seed).shuffle(headers)
@@ -51,16 +51,16 @@ def run(budget: Budget) -> None:
             is_header = number < len(headers)
             path, place, bit = headers[number] if is_header else _drawn(list(readers), rng)
             with _flipped(path, place, bit):
-                result = _noticed_or(readers[path])
-            if isinstance(result, list) and len(result) < len(sound[path]) and all(map(sound[path].count, result)):
-                result = None  # a sketch whose seal is broken is left out, and its column is counted again
+                result = noticed_or(readers[path])
+            if sound_but_fewer(result, sound[path]):
+                result = None
             if result is not None and result != sound[path]:
                 raise BrokenPromiseError(f"trial {number}: bit {bit} of byte {place} of {path.name} changes an answer")
             effect = "noticed" if result is None else "without effect"
             budget.counts[f"{effect} in {'headers' if is_header else 'whole files'}"] += 1
 
 
-def _published(folder: Path) -> dict[Path, Read]:
+def published_files(folder: Path) -> dict[Path, Read]:
     """The files of a version that shares a pack and has new addresses, and of its sketches, and how each is read."""
     stage = make_stage(folder, "a compaction that shares a pack")
     stage.work()
@@ -125,7 +125,13 @@ def _flipped(path: Path, place: int, bit: int) -> Iterator[None]:
     path.write_bytes(data)
 
 
-def _noticed_or(read: Read) -> Any:
+def sound_but_fewer(result: Any, sound: Any) -> bool:
+    """Whether some of the sketches are left out: one whose seal is broken is, and its column is counted again."""
+    return isinstance(result, list) and len(result) < len(sound) and all(map(sound.count, result))
+
+
+def noticed_or(read: Read) -> Any:
+    """What a reader gives; None where it notices the damage."""
     try:
         return read()
     except PuffinError:

@@ -4,7 +4,7 @@ import pytest
 
 from icepuffin.ops.cache import use_settings
 from icepuffin.ops.index.versions import index_packs
-from tests.campaigns import crowd, flips, kills, leaks, upserts
+from tests.campaigns import crowd, flips, kills, leaks, pages, upserts
 from tests.campaigns.budget import BrokenPromiseError, Budget
 from tests.draws import SEED
 from tests.selection import nightly
@@ -28,9 +28,19 @@ def test_flipped_bits_are_noticed_or_without_effect() -> None:
     assert budget.counts["noticed in headers"]
 
 
+def test_damaged_files_are_noticed_or_without_effect() -> None:
+    budget = Budget(seconds=600.0, seed=SEED, is_enough=lambda counts: counts.total() == 60)
+    try:
+        pages.run(budget)
+    finally:
+        use_settings(None)
+    assert budget.counts["noticed, published"]
+    assert budget.counts["without effect, cached"]
+
+
 def test_a_changed_answer_ends_the_campaign(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter(range(10))
-    monkeypatch.setattr(flips, "_noticed_or", lambda _: next(answers))
+    monkeypatch.setattr(flips, "noticed_or", lambda _: next(answers))
     try:
         with pytest.raises(BrokenPromiseError, match="trial 0: bit"):
             flips.run(Budget(seconds=60.0, seed=1))

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index import Action, IndexDefinition, IndexReport, materialize_index
 from icepuffin.ops.spark.spark_runner import SparkRunner
-from icepuffin.ops.storage import Storage, open_storage
+from icepuffin.ops.storage import ObjectMissingError, Storage, open_storage
 from icepuffin.ops.tasks import shard_task as shard_module
 from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.shard_task import ShardResult, ShardTask, make_shard
@@ -116,6 +116,26 @@ def test_shards_that_are_made_at_once_have_the_same_bytes(table: Table) -> None:
     drop_everything(table)
     assert content(build(table, runner, many)) == one_by_one
     assert runner.at_once == 2
+
+
+@pytest.mark.parametrize("staged", ["block-*.arrows", "shard-*.dann", "scatter-*.json", "shard-*.json"])
+@pytest.mark.parametrize("harm", [lambda data: data[:-40], lambda data: data[:-40] + bytes(40)], ids=["cut", "zeroed"])
+def test_staged_objects_that_were_damaged_are_made_again(
+    table: Table, expected: bytes, staged: str, harm: Callable[[bytes], bytes]
+) -> None:
+    """By the run that takes them, or by the next one."""
+    with pytest.raises(DriverLostError):
+        build(table, DyingRunner(2))
+    folder = Path(table.location().removeprefix("file://")) / "metadata" / "_icepuffin"
+    damaged = list(folder.rglob(staged))
+    assert len(damaged) >= (1 if "scatter" in staged else 2)
+    for path in damaged:
+        path.write_bytes(harm(path.read_bytes()))
+    try:
+        report = build(table, LocalRunner(1))
+    except ObjectMissingError:
+        report = build(table, LocalRunner(1))
+    assert content(report) == expected
 
 
 @pytest.mark.jvm

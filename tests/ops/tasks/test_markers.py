@@ -50,6 +50,25 @@ def test_what_was_recorded_first_is_the_result_of_every_attempt(tmp_path: Path) 
     assert find(STORE, path) == {"value": "first"}
 
 
+def test_a_damaged_marker_is_none_and_what_it_records_is_made_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each byte of it, a marker that is cut, and one in place of another."""
+    path, other = tmp_path / "marker.json", tmp_path / "other.json"
+    for marker, made in ((path, "first"), (other, "other")):
+        record(STORE, str(marker), Made(made))
+    data = path.read_bytes()
+    flipped = [data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :] for place in range(len(data))]
+    for damaged in (*flipped, data[:-1], data + b" ", b"", other.read_bytes()):
+        path.write_bytes(damaged)
+        assert record(STORE, str(path), Made("again")) == {"value": "again"}, "an attempt that was second"
+        caplog.clear()
+        assert find(STORE, str(path)) is None
+        assert caplog.messages == [f"{path} is damaged: what it records is made again"]
+        assert record(STORE, str(path), Made("again")) == find(STORE, str(path)) == {"value": "again"}
+        path.unlink()
+
+
 @pytest.mark.parametrize("value", [b"\x00\xff", np.int64(-7), np.float32(0.5), None, [1, "a"], {"a": b"b"}], ids=repr)
 def test_values_come_back_as_they_were(tmp_path: Path, value: Any) -> None:
     assert record(STORE, f"{tmp_path}/marker.json", Made(value))["value"] == value

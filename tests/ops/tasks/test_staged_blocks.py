@@ -14,6 +14,7 @@ from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, ShardId
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.tasks import markers, scatter
+from icepuffin.ops.tasks.markers import StagedDamageError
 from icepuffin.ops.tasks.matching.match_hashes import StagedMoves, read_moves
 from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.scatter import RowSelection, ScatterTask
@@ -71,8 +72,30 @@ def test_each_change_of_what_is_scattered_is_another_marker() -> None:
 
 def test_a_block_that_lost_rows_is_refused(tmp_path: Path) -> None:
     short, _ = staged(tmp_path, 2)
-    with pytest.raises(StorageError, match="hold 20 of the 30 rows staged"):
+    with pytest.raises(StagedDamageError, match="hold 20 of the 30 rows staged"):
         read_blocks(STORAGE, [(short, 30)], 2)
+
+
+def test_each_flipped_byte_of_a_block_is_noticed_or_without_effect(tmp_path: Path) -> None:
+    path, rows = staged(tmp_path, 2)
+    sound, data = read_blocks(STORAGE, [(path, rows)], 2), Path(path).read_bytes()
+    noticed = 0
+    for place in range(len(data)):
+        Path(path).write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :])
+        try:
+            read = read_blocks(STORAGE, [(path, rows)], 2)
+        except StagedDamageError:
+            noticed += 1
+            continue
+        assert all(np.array_equal(getattr(read, name), getattr(sound, name)) for name in VectorRows.__slots__)
+    assert noticed > 20 * (4 + 8 + 8 + 8), "the values of the rows"
+
+
+def test_a_block_in_place_of_another_is_noticed(tmp_path: Path) -> None:
+    (path, rows), (other, _) = staged(tmp_path, 2), staged(tmp_path, 2)
+    Path(path).write_bytes(Path(other).read_bytes())
+    with pytest.raises(StagedDamageError, match="is not as it was written"):
+        read_blocks(STORAGE, [(path, rows)], 2)
 
 
 def test_moves_that_were_cut_off_are_refused(tmp_path: Path) -> None:
