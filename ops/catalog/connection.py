@@ -15,7 +15,7 @@ from pyiceberg.utils.config import Config, merge_config
 
 from icepuffin.ops.catalog import time_limits
 from icepuffin.ops.catalog.redaction import without_values
-from icepuffin.ops.catalog.store_settings import CODE_SETTING, harmless, has_own_client, without_code
+from icepuffin.ops.catalog.store_settings import CODE_SETTING, harmless, has_own_client, sets_own_client, without_code
 from icepuffin.ops.catalog.vended_config import is_rest
 from icepuffin.ops.errors import CatalogUnavailableError
 from icepuffin.ops.table.blob_types import admit_foreign_blobs
@@ -196,9 +196,9 @@ def _distrust_tables(catalog: Catalog) -> None:
 
 
 def _with_own_client(settings: Mapping[str, Any], properties: dict[str, str]) -> dict[str, str]:
-    """The properties, with the FileIO that reads the settings for GCS and ADLS as `open_storage` does."""
-    reaches_buckets = any(key.startswith(("gcs.", "adls.")) for key in settings)
-    if CODE_SETTING in settings or not (reaches_buckets or has_own_client(str(settings.get("warehouse", "")))):
+    """The properties, with the FileIO that reads the settings of stores as `open_storage` does, where that is ours."""
+    is_ours = sets_own_client(settings) or has_own_client(str(settings.get("warehouse", "")))
+    if CODE_SETTING in settings or not is_ours:
         return properties
     return {**properties, CODE_SETTING: "icepuffin.ops.catalog.stored_file_io.StoredFileIO"}
 

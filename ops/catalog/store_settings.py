@@ -17,6 +17,11 @@ def has_own_client(location: str) -> bool:
     return normalize(location).startswith(("gs:", "abfss:"))
 
 
+def sets_own_client(settings: Mapping[str, Any]) -> bool:
+    """Whether settings of a catalog are for stores that have our client."""
+    return any(key.startswith(("gcs.", "adls.")) for key in settings)
+
+
 def store_settings(properties: Mapping[str, Any]) -> dict[str, str]:
     """The properties that a store is opened with."""
     return {key: str(value) for key, value in properties.items() if key.startswith((*STORE_SETTINGS, CODE_SETTING))}
@@ -24,7 +29,7 @@ def store_settings(properties: Mapping[str, Any]) -> dict[str, str]:
 
 def without_code(sent: Mapping[str, Any], configured: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
     """What a catalog sends, of itself or of a table, but for code: it says where files lie and by which keys, not what
-    a client imports. Of `own`, the user's settings, those that choose code are kept.
+    a client imports. Of `configured`, the user's settings, those that choose code are kept.
     """
     sent = {key: value for key, value in sent.items() if not _chooses_code(key)}
     return {**sent, **{key: value for key, value in configured.items() if _chooses_code(key)}}
