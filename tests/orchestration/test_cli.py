@@ -40,7 +40,7 @@ from icepuffin.ops.runs.snapshot import RefreshReport
 from icepuffin.ops.table.snapshots import is_derived
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta.theta_report import ThetaEstimate, ThetaOutcome
-from icepuffin.orchestration.cli import group, main, metrics, ui
+from icepuffin.orchestration.cli import _COMMANDS, group, main, metrics, ui
 from icepuffin.orchestration.cli.metrics import server
 from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows
 from tests.patience import PATIENCE
@@ -103,19 +103,7 @@ def test_help_is_fast_and_shows_examples() -> None:
 
 
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
-    commands = (
-        "index",
-        "plan",
-        "refresh",
-        "search",
-        "tune",
-        "stats",
-        "snapshots",
-        "metrics",
-        "gc",
-        "ui",
-    )
-    for command in commands:
+    for command in _COMMANDS:
         main([command, "--help"])
         assert "Example" in capsys.readouterr().out, command
 
