@@ -10,9 +10,10 @@ from pydantic import BaseModel, ValidationError
 
 from icepuffin.assets.table_settings import IndexSettings, KeepSettings, StatisticsSettings, TableSettings
 from icepuffin.ops import cache
-from icepuffin.ops.cache import CacheSettings, process_cache
+from icepuffin.ops.cache import CacheSettings, cache_settings, process_cache
 from icepuffin.ops.index.definitions.index_definition import INDEX_PARAMETERS
 from icepuffin.ops.model import MAX_GRACE_HOURS
+from icepuffin.orchestration import overrides
 from icepuffin.orchestration import settings as module
 from icepuffin.orchestration.engines import engine_of, spark_conf, use_shard_cache
 from icepuffin.orchestration.overrides import SettingsError
@@ -436,6 +437,11 @@ def test_a_variable_that_nearly_names_a_setting_is_not_ignored(
     with pytest.raises(SettingsError, match=re.escape(message)) as caught:
         loaded(file, MINIMAL + text)
     assert f"the environment variable {variable}" in str(caught.value)
+
+
+def test_no_variable_of_the_shard_cache_is_taken_for_a_slip() -> None:
+    read = {value for value in vars(cache_settings).values() if str(value).startswith("ICEPUFFIN_")}
+    assert {"ICEPUFFIN_SETTINGS", *read} == {*overrides._VARIABLES}
 
 
 def test_variables_of_others_may_begin_with_the_name_of_the_package(
