@@ -1,8 +1,9 @@
 """A damaged file: pages that are zero, stale or exchanged, a file that is cut, longer, or in place of another.
 
-Of a published version, its packs and its sketches, of the shard cache's files, and of what a run that ended has
-staged. It is noticed, or without effect: see `tests.campaigns.flips`. A retry over staged objects publishes the bytes
-of an undisturbed run; where it fails, the next one does.
+Of a published version, its packs and its sketches, of the shard cache's files, of what a run that ended has staged,
+and of the version and sketches that a refresh begins with. It is noticed, or without effect: see
+`tests.campaigns.flips`. A retry over staged objects publishes the bytes of an undisturbed run; where it fails, the next
+one does. A refresh publishes sound files.
 """
 
 import random
@@ -16,14 +17,16 @@ import pytest
 
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.index import new_version, refresh
+from icepuffin.ops.index import materialize_index, new_version, refresh
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.puffin.errors import PuffinError
 from tests.campaigns.budget import BrokenPromiseError, Budget
 from tests.campaigns.flips import Read, noticed_or, published_files, sound_but_fewer
-from tests.faults.stages import Outcome, Stage, make_stage
+from tests.conftest import STORAGE
+from tests.faults.stages import DEFINITION, Outcome, Stage, assert_sound, make_stage
 
-_STAGED = 1 / 100
-"""Share of the trials that damage a staged object: each takes a whole run"""
+_RUNS = 1 / 50
+"""Share of the trials that damage what a run takes: each takes a whole run"""
 _SCENARIOS = "a first build of a pack", "deletes and an append", "a compaction that shares a pack"
 _PAGES = 512, 4_096
 """Bytes of a sector, and of a page"""
@@ -79,19 +82,20 @@ def run(budget: Budget) -> None:
         cached = _cached_files(folder / "cache", next(iter(readers.values())))
         sound = {path: read() for path, read in (readers | cached).items()}
         runs = [_Staged(folder / str(number), scenario) for number, scenario in enumerate(_SCENARIOS)]
+        runs += [_Base(folder / f"base-{number}", scenario) for number, scenario in enumerate(_SCENARIOS[1:])]
         for number, rng in budget.trials():
             kind, files = rng.choice([("published", list(readers)), ("cached", list(cached))])
-            if rng.random() < _STAGED:
-                staged = rng.choice(runs)
-                kind, files = "staged", staged.files()
+            run_of = rng.choice(runs) if rng.random() < _RUNS else None
+            if run_of is not None:
+                kind, files = run_of.kind, run_of.files()
             harm, path = rng.choice(list(HARMS)), rng.choice(files)
             data, damaged = _damaged(path, harm, rng.choice([it for it in files if it != path]), rng)
             if data == damaged:
                 continue
             where = f"trial {number}, {kind} {path.name}: {harm}"
             with _holding(path, damaged, data):
-                if kind == "staged":
-                    outcome = staged.outcome(where)
+                if run_of is not None:
+                    outcome = run_of.outcome(where)
                 else:
                     read = (readers | cached)[path]
                     outcome = _outcome(read, sound[path], where)
@@ -141,6 +145,8 @@ def _cached_files(folder: Path, search: Read) -> dict[Path, Read]:
 class _Staged:
     """A run that ended before its version was assembled, all of whose work was recorded."""
 
+    kind = "staged"
+
     def __init__(self, folder: Path, scenario: str) -> None:
         self._stage: Stage = make_stage(folder, scenario)
         self._undisturbed = self._run()
@@ -178,3 +184,44 @@ class _Staged:
         if published != self._undisturbed:
             raise BrokenPromiseError(f"{where}: a retry publishes other bytes")
         return effect
+
+
+class _Base:
+    """A refresh of a version and of sketches: it takes what is sound of them, and makes the rest anew."""
+
+    kind = "base"
+
+    def __init__(self, folder: Path, scenario: str) -> None:
+        self._stage = make_stage(folder, scenario)
+        self._undisturbed = self._stage.work().statistics
+
+    def files(self) -> list[Path]:
+        """Puffin files of the table before the refresh."""
+        self._stage.restore()
+        return sorted(path for path in (self._stage.folder / "live").rglob("*") if path.suffix in (".puffin", ".stats"))
+
+    def outcome(self, where: str) -> str:
+        """What a refresh makes of it."""
+        try:
+            published = self._stage.work().statistics
+        except (IcepuffinError, PuffinError) as error:
+            raise BrokenPromiseError(f"{where}: a refresh fails: {error}") from error
+        if published != self._undisturbed:
+            raise BrokenPromiseError(f"{where}: a refresh publishes other statistics")
+        if self._is_sound():
+            return "without effect"
+        table = self._stage.load()  # a shard that two versions share is not read by each refresh, but by readers
+        materialize_index(
+            RunContext(table, STORAGE, LocalRunner(1)), DEFINITION, table.metadata.current_snapshot_id, verify=True
+        )
+        if not self._is_sound():
+            raise BrokenPromiseError(f"{where}: a refresh that verifies publishes it")
+        return "noticed"
+
+    def _is_sound(self) -> bool:
+        """Whether the integrity check finds no fault."""
+        try:
+            assert_sound(self._stage)
+        except AssertionError:
+            return False
+        return True
