@@ -242,7 +242,7 @@ def _history_figures(index: IndexDescription) -> Iterable[Markup]:
     ]
     if recalls:
         label = f"recall@10 of {plural(len(recalls), 'version')}, {recalls[-1].y:.4f} at last"
-        axes = Axes(label, ends=ends, floor=index.definition.target_recall, top=1.0)
+        axes = Axes(label, ends=ends, floor=index.definition.target_recall)
         yield _figure(
             "Recall of versions", line_chart(recalls, axes), _legend(note="large: built anew; dashed: target")
         )

@@ -64,8 +64,6 @@ class Axes:
     is_log: bool = False
     floor: float | None = None
     """Height of a dashed line"""
-    top: float | None = None
-    """Highest value that there can be"""
     is_from_zero: bool = False
 
 
@@ -73,7 +71,7 @@ def line_chart(points: Sequence[Point], axes: Axes) -> Markup:
     """Points and the line through them, over numbers, or over their numbers where the axes have texts at the ends."""
     spread = [end for point in points for end in (point.y, *(point.bounds or ()))]
     ends_of_axis = [*([] if axes.floor is None else [axes.floor]), *([0.0] if axes.is_from_zero else [])]
-    scale, grid = _heights([*spread, *ends_of_axis], axes.top)
+    scale, grid = _heights([*spread, *ends_of_axis])
     xs = _positions([point.x for point in points], is_log=axes.is_log)
     corners = [(x, scale(point.y)) for x, point in zip(xs, points, strict=True)]
     line = element("polyline", class_="curve", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in corners))
@@ -105,7 +103,7 @@ def bar_chart(bars: Sequence[Bar], axes: Axes) -> Markup:
     """Vertical bars side by side; the mean of neighbours where there are more than `BARS`."""
     step = -(-len(bars) // BARS) or 1
     drawn = [_mean(bars[start : start + step]) for start in range(0, len(bars), step)]
-    scale, grid = _heights([0.0, *(sum(height for _, height in bar.parts) for bar in drawn)], axes.top)
+    scale, grid = _heights([0.0, *(sum(height for _, height in bar.parts) for bar in drawn)])
     width = (WIDTH - _LEFT - _RIGHT) / max(len(drawn), 1)
     inner = min(max(width - 2, width * 0.7), 60)
     paths, over = dict[str, str](), []
@@ -138,7 +136,7 @@ def recall_chart(view: Overview, target: float) -> Markup:
     ]
     label = f"recall@10 from {points[0].y:.3f} to {points[-1].y:.3f} by distances per query"
     caption = "recall@10 by distances per query (log scale)"
-    return line_chart(points, Axes(label, caption, is_log=True, floor=target, top=1.0))
+    return line_chart(points, Axes(label, caption, is_log=True, floor=target))
 
 
 def shards_chart(view: Overview) -> Markup:
@@ -154,15 +152,13 @@ def shards_chart(view: Overview) -> Markup:
     return bar_chart(bars, Axes(label, label, ends=("shard 0", f"shard {len(bars) - 1}")))
 
 
-def _heights(values: Sequence[float], top: float | None) -> tuple[Callable[[float], float], Markup]:
+def _heights(values: Sequence[float]) -> tuple[Callable[[float], float], Markup]:
     """(the vertical scale of a chart, the lines across it with their numbers)."""
     low, high = min(values, default=0.0), max(values, default=0.0)
     if high <= low:
         low, high = 0.0, high or 1.0
     step = _step((high - low) / _TICKS)
-    low = low if low == 0 else step * math.floor(low / step + 1e-9)
-    high = step * math.ceil(high / step - 1e-9)
-    high = min(high, top) if top is not None and top > low else high
+    low, high = step * math.floor(low / step + 1e-9), step * math.ceil(high / step - 1e-9)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
 
     def scale(value: float) -> float:

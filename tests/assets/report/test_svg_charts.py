@@ -23,7 +23,7 @@ def texts(svg: ET.Element) -> list[str]:
 
 def test_a_line_goes_through_its_points_on_a_scale_that_holds_them() -> None:
     points = [Point(10**place, recall, f"point {place}") for place, recall in enumerate((0.9, 0.95, 1.0))]
-    svg = drawn(line_chart(points, Axes("recall", is_log=True, top=1.0)))
+    svg = drawn(line_chart(points, Axes("recall", is_log=True)))
     xs, ys = ([float(dot.get(name, "")) for dot in svg.iter("circle")] for name in ("cx", "cy"))
     assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.2), "logarithms"
     assert ys[0] - ys[1] == pytest.approx(ys[1] - ys[2], abs=0.2)
@@ -35,7 +35,7 @@ def test_a_line_goes_through_its_points_on_a_scale_that_holds_them() -> None:
 def test_labels_lie_within_the_chart_and_beside_each_other() -> None:
     """Of points that lie close together some have none: the table has them all."""
     points = [Point(100 + place * 3**place, 1 - 0.1 / (1 + place), "", f"L={10 << place} x3") for place in range(14)]
-    svg = drawn(line_chart(points, Axes("recall", is_log=True, floor=0.8, top=1.0)))
+    svg = drawn(line_chart(points, Axes("recall", is_log=True, floor=0.8)))
     boxes = []
     for text in svg.iter("text"):
         if (label := "".join(text.itertext())).startswith("L="):
