@@ -188,6 +188,12 @@ def catalog_in(folder: Path) -> Catalog:
     return catalog
 
 
+def golden_table(scratch: Path, name: str, files: Path = GOLDEN) -> Table:
+    """A table of golden files, registered in a new catalog; `lying_in` those files it can be read."""
+    newest = metadata_file(files / name).name
+    return catalog_in(scratch).register_table(f"db.{name}", f"{LOCATION}/{name}/metadata/{newest}")
+
+
 def make_table(catalog: Catalog, name: str) -> Table:
     """Three commits, the last of which deletes rows, and a version after each."""
     format_version, pack_bytes = TABLES[name]

@@ -20,9 +20,8 @@ from tests.conformance.golden_files import (
     TABLES,
     answers_of,
     blob_types,
-    catalog_in,
+    golden_table,
     lying_in,
-    metadata_file,
     plain,
 )
 from tests.conftest import STORAGE
@@ -40,8 +39,7 @@ def test_a_golden_blob_is_read_as_it_was(name: str) -> None:
 @pytest.mark.parametrize("name", TABLES)
 def test_a_golden_table_answers_as_it_did(name: str, tmp_path: Path) -> None:
     with lying_in(GOLDEN):
-        newest = metadata_file(GOLDEN / name).name
-        table = catalog_in(tmp_path).register_table(f"db.{name}", f"{LOCATION}/{name}/metadata/{newest}")
+        table = golden_table(tmp_path, name)
         assert (table.location(), str(table.format_version)) == (f"{LOCATION}/{name}", TABLES[name][0])
         assert answers_of(table) == ANSWERS["tables"][name]
         versions = index_versions(table, "e")
@@ -52,11 +50,9 @@ def test_a_golden_table_answers_as_it_did(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_golden_table_is_refreshed_from_what_it_has(name: str, tmp_path: Path) -> None:
-    folder = tmp_path / name
-    shutil.copytree(GOLDEN / name, folder)
+    shutil.copytree(GOLDEN / name, tmp_path / name)
     with lying_in(tmp_path):
-        metadata = f"{LOCATION}/{name}/metadata/{metadata_file(folder).name}"
-        table = catalog_in(tmp_path).register_table(f"db.{name}", metadata)
+        table = golden_table(tmp_path, name, tmp_path)
         table.delete("id = 125")
         report = icepuffin.refresh(table, "e", sketches=True, storage=STORAGE, threads=1)
         assert report.sketches is not None
@@ -68,8 +64,7 @@ def test_a_golden_table_is_refreshed_from_what_it_has(name: str, tmp_path: Path)
 
 def test_a_version_of_the_golden_packs_shares_those_of_the_one_before(tmp_path: Path) -> None:
     with lying_in(GOLDEN):
-        metadata = f"{LOCATION}/packs/metadata/{metadata_file(GOLDEN / 'packs').name}"
-        versions = index_versions(catalog_in(tmp_path).register_table("db.packs", metadata), "e")
+        versions = index_versions(golden_table(tmp_path, "packs"), "e")
     paths = [{pack.path for pack in version.packs} for version in versions]
     assert paths[0] & paths[1]
     assert paths[1] & paths[2]

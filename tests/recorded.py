@@ -1,0 +1,67 @@
+"""Recorded pages: all that somebody looks at, whole, beside a text that is committed in `tests/recorded`.
+
+`ICEPUFFIN_RECORD=1` records anew what a test run compares. States of which pages are made have fixed ids and times;
+what changes from run to run all the same has a stable name, by `_CHANGING` and by `names`, and nowhere else.
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.repository import REPOSITORY
+
+FOLDER = REPOSITORY / "tests" / "recorded"
+VARIABLE = "ICEPUFFIN_RECORD"
+_CHANGING = (
+    (re.compile(r"icepuffin version \d+(\.\w+)*"), "icepuffin version RELEASE"),
+    (re.compile(r"(?<![\w.])\d[\d,]*(\.\d+)?(?= ms\b)"), "SOME"),
+)
+_LINE_ENDS = re.compile(r"(?<=>)(?=<[^/])|(?<=z)(?=M)")
+"""Places where a line of HTML may end: between elements, and between the shapes of a path"""
+
+
+def recorded(name: str, text: str, names: Mapping[str, str] | None = None) -> None:
+    """Compare a text with the recorded one; a failure shows the lines that differ. `names`: what to call this run's
+    own texts, such as its folder.
+    """
+    for own, stable in (names or {}).items():
+        text = text.replace(own, stable)
+    for changing, stable in _CHANGING:
+        text = changing.sub(stable, text)
+    now = [line.rstrip() for line in text.rstrip().split("\n")]
+    path = FOLDER / name
+    if os.environ.get(VARIABLE):
+        FOLDER.mkdir(exist_ok=True)
+        path.write_text("\n".join(now) + "\n", encoding="utf-8")
+    before = path.read_text(encoding="utf-8").rstrip().split("\n") if path.exists() else []
+    if now != before:
+        changed = difflib.unified_diff(before, now, str(path.relative_to(REPOSITORY)), "now", n=2, lineterm="")
+        pytest.fail("\n".join((*changed, f"If all of this is meant, {VARIABLE}=1 records it.")), pytrace=False)
+
+
+def by_element(page: str) -> str:
+    """HTML with a line for each element, and for each shape of a path."""
+    return _LINE_ENDS.sub("\n", page)
+
+
+def by_part(value: Any, indent: str = "") -> str:
+    """A line for each entry of nested mappings, sequences and dataclasses."""
+    if hasattr(value, "__dataclass_fields__"):
+        value = {name: getattr(value, name) for name in value.__dataclass_fields__}
+    if isinstance(value, Mapping) and value:
+        parts = [(f"{key}:", part) for key, part in value.items()]
+    elif isinstance(value, list | tuple) and any(not isinstance(part, str | float | int) for part in value):
+        parts = [("-", part) for part in value]
+    else:
+        return f" {value}" if isinstance(value, str) and "\n" not in value else f" {value!r}"
+    return "".join(f"\n{indent}{name}{by_part(part, indent + '  ')}" for name, part in parts)
+
+
+def file_names() -> tuple[Path, ...]:
+    """All recorded files."""
+    return tuple(sorted(FOLDER.iterdir()))
