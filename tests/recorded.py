@@ -1,7 +1,7 @@
 """Recorded pages: all that somebody looks at, whole, beside a text that is committed in `tests/recorded`.
 
 `ICEPUFFIN_RECORD=1` records anew what a test run compares. States of which pages are made have fixed ids and times;
-what changes from run to run all the same has a stable name, by `_CHANGING` and by `names`, and nowhere else.
+what changes from run to run all the same has a stable name, by `_CHANGING`, `new_ids` and `names`, and nowhere else.
 """
 
 import difflib
@@ -20,7 +20,9 @@ VARIABLE = "ICEPUFFIN_RECORD"
 _CHANGING = (
     (re.compile(r"icepuffin version \d+(\.\w+)*"), "icepuffin version RELEASE"),
     (re.compile(r"(?<![\w.])\d[\d,]*(\.\d+)?(?= ms\b)"), "SOME"),
+    (re.compile(r"(?<=\.\d{6})\d+"), ""),  # processors add in another order
 )
+_ID = re.compile(r"\b\d{17,19}\b|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
 _LINE_ENDS = re.compile(r"(?<=>)(?=<[^/])|(?<=z)(?=M)")
 """Places where a line of HTML may end: between elements, and between the shapes of a path"""
 
@@ -42,6 +44,12 @@ def recorded(name: str, text: str, names: Mapping[str, str] | None = None) -> No
     if now != before:
         changed = difflib.unified_diff(before, now, str(path.relative_to(REPOSITORY)), "now", n=2, lineterm="")
         pytest.fail("\n".join((*changed, f"If all of this is meant, {VARIABLE}=1 records it.")), pytrace=False)
+
+
+def new_ids(text: str, known: str) -> dict[str, str]:
+    """Names of the ids of snapshots, builds and files that are not among those of a fixed state, in order."""
+    ids = dict.fromkeys(found for found in _ID.findall(text) if found not in known)
+    return {found: f"NEW-{number}" for number, found in enumerate(ids, 1)}
 
 
 def by_element(page: str) -> str:
