@@ -27,6 +27,10 @@ _LINE_ENDS = re.compile(r"(?<=>)(?=<[^/])|(?<=z)(?=M)")
 """Places where a line of HTML may end: between elements, and between the shapes of a path"""
 
 
+_SHORT = 60
+"""Letters of a sequence of numbers and texts that is one line, at most"""
+
+
 def recorded(name: str, text: str, names: Mapping[str, str] | None = None) -> None:
     """Compare a text with the recorded one; a failure shows the lines that differ. `names`: what to call this run's
     own texts, such as its folder.
@@ -63,7 +67,9 @@ def by_part(value: Any, indent: str = "") -> str:
         value = {name: getattr(value, name) for name in value.__dataclass_fields__}
     if isinstance(value, Mapping) and value:
         parts = [(f"{key}:", part) for key, part in value.items()]
-    elif isinstance(value, list | tuple) and any(not isinstance(part, str | float | int) for part in value):
+    elif isinstance(value, list | tuple) and (
+        len(repr(value)) > _SHORT or any(not isinstance(part, str | float | int) for part in value)
+    ):
         parts = [("-", part) for part in value]
     else:
         return f" {value}" if isinstance(value, str) and "\n" not in value else f" {value!r}"

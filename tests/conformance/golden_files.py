@@ -75,6 +75,7 @@ INDEX = icepuffin.IndexDefinition(
 )
 _START = 1_767_225_600.0
 """2026-01-01, in seconds since the epoch"""
+NOON = _START + 43_200
 _SHORT = 16
 """Numbers of an array that are written out"""
 
@@ -192,6 +193,27 @@ def golden_table(scratch: Path, name: str, files: Path = GOLDEN) -> Table:
     """A table of golden files, registered in a new catalog; `lying_in` those files it can be read."""
     newest = metadata_file(files / name).name
     return catalog_in(scratch).register_table(f"db.{name}", f"{LOCATION}/{name}/metadata/{newest}")
+
+
+@contextmanager
+def golden_noon(folder: Path) -> Iterator[Table]:
+    """A copy of the golden table `t`, at noon of the day on which it was written: clocks stand still. Of new files the
+    names, by which those of a snapshot are in order, follow from how many there are.
+    """
+    shutil.copytree(GOLDEN / "t", folder / "t")
+    names = random.Random("golden")
+    with lying_in(folder), repeatable(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128), version=4))
+        patch.setattr(time, "time", lambda: NOON)
+        patch.setattr(time, "time_ns", lambda: int(NOON) * 10**9)
+        patch.setattr(time, "perf_counter", lambda: 0.0)
+        yield golden_table(folder, "t", folder)
+
+
+def golden_ids() -> str:
+    """A text that has all ids of the golden table `t`, and of its files."""
+    names = " ".join(path.name for path in (GOLDEN / "t").rglob("*"))
+    return names + metadata_file(GOLDEN / "t").read_text(encoding="utf-8")
 
 
 def make_table(catalog: Catalog, name: str) -> Table:
