@@ -209,7 +209,8 @@ def assert_options_exist(words: list[str], command: click.Command) -> None:
             found = command.get_command(click.Context(command), word)
             assert found is not None, f"there is no command {word}"
             command = found
-            options |= {option for item in command.get_params(click.Context(command)) for option in item.opts}
+            context = click.Context(command, help_option_names=["-h", "--help"])  # click keeps the first that is asked
+            options |= {option for item in command.get_params(context) for option in item.opts}
         elif re.match(r"-{1,2}[a-z]", word):
             assert word in options, f"there is no option {word}"
 

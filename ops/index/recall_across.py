@@ -11,7 +11,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index.index_layout import Layout, draw_sample
 from icepuffin.ops.index.planning.sizes import SMALLEST_SAMPLE
 from icepuffin.ops.index.planning.version_plan import VersionPlan
-from icepuffin.ops.index.routing_recall import curve_in_table, routing_queries
+from icepuffin.ops.index.routing_recall import curve_in_table, routing_queries, split_off_queries
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.recall.curves import WIDE_K, combined, widths
 from icepuffin.ops.recall.shard_recall import BY_DEFAULTS, DECIMALS, AcrossShards, mean_recall
@@ -19,15 +19,14 @@ from icepuffin.ops.tasks.found_rows import recalls_of_all
 from icepuffin.ops.tasks.shard_task import ShardResult
 
 
-def draw_queries(plan: VersionPlan, shards: int, storage: StorageConfig) -> npt.NDArray[np.float32]:
-    """f32[Q, D], prepared: random rows of the table, by which so many shards are to be measured.
+def draw_queries(plan: VersionPlan, shards: int, storage: StorageConfig) -> npt.NDArray[np.float32] | None:
+    """f32[Q, D], prepared: random rows of the table, by which so many shards are to be measured; None for very few.
 
     Raises VectorColumnError, DataFileError, StorageError.
     """
-    sample = draw_sample(plan, storage, at_most=SMALLEST_SAMPLE)
-    count = min(len(sample), routing_queries(plan.live.record_count, shards))
-    chosen = np.random.default_rng([plan.definition.seed, 3]).choice(len(sample), count, replace=False)
-    return np.asarray(sample[chosen])
+    sample, count = draw_sample(plan, storage, at_most=SMALLEST_SAMPLE), routing_queries(plan.live.record_count, shards)
+    _, queries = split_off_queries(sample, shards, queries=count, seed=plan.definition.seed)
+    return queries if len(queries) else None
 
 
 def measured_across(

@@ -148,8 +148,9 @@ def refresh_shards(
     shard_count = len(kept) + (placement.target == NEW_DELTA)
     queries = None
     if shard_count > 1 and fit.outdates_recall(sum(shard.live_rows for shard in shards) + matches.unmatched_rows):
-        queries, fit = draw_queries(plan, shard_count, run.storage), replace(fit, arrived=0.0)
-        context = replace(context, layout=replace(layout, routing_queries=queries))
+        queries = draw_queries(plan, shard_count, run.storage)
+    if queries is not None:
+        fit, context = replace(fit, arrived=0.0), replace(context, layout=replace(layout, routing_queries=queries))
     results = _make(context, kept, arrivals, placement, on_kept)
     read = ReadSummary.joined(
         matches.read if matches.unmatched_are_read else (*matches.read, ReadSummary.from_results(scattered))

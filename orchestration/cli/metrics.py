@@ -19,7 +19,7 @@ _REQUEST_SECONDS = 10.0
 """Longest wait for a client that sends, or takes, nothing"""
 
 
-class _Address(click.ParamType[tuple[str, int]]):
+class _Address(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no arguments of it
     """HOST:PORT, as (host, port)."""
 
     name = "address"

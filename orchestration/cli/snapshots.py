@@ -16,7 +16,7 @@ _OPERATIONS = ("append", "overwrite", "delete", "replace")
 """Operations of snapshots, by Iceberg's specification"""
 
 
-class _TimeType(click.ParamType[datetime]):
+class _TimeType(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no arguments of it
     """A time by ISO 8601, in UTC where it has no zone."""
 
     name = "time"

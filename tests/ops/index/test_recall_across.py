@@ -89,6 +89,7 @@ def test_where_rows_of_another_model_have_come_the_recall_is_what_searches_find(
     _, exact = exact_top_k(queries, prepare(live, metric), 11, metric)
     nearest = np.sort(np.concatenate([shard.found[0].nearest for shard in shards], axis=1), axis=1)
     assert np.array_equal(nearest[:, :11], exact)
+    assert len(queries) < (OLD - GONE + NEW) / 10, "for its curve they are left out of the graphs"
     assert {"masked"} < {str(shard.how) for shard in report.shard_reports}
     assert (newest(table).across.share() != share, fit(table).arrived) == (True, 0)
     assert (newest(table).routing_curve != curve) == (definition.metric != "ip")

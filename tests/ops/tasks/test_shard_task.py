@@ -1,5 +1,6 @@
 """Shards that get new rows: inserted, or built anew where recall has suffered."""
 
+import contextlib
 import hashlib
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import FloatType, ListType, NestedField
@@ -16,12 +16,13 @@ from icepuffin.ann_kernels.graphs.vamana import VamanaParams
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.model import How, ObjectRange, ShardId, StoredRun
 from icepuffin.ops.shards.shard_reader import open_shard
+from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.tasks import markers
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.delta_rows import PassedRows
 from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.shard_task import RECALL_LOSS, Partitions, ShardTask, _inputs, _stored_runs, make_shard
-from icepuffin.ops.tasks.staged_blocks import Block, block_schema
+from icepuffin.ops.tasks.staged_blocks import Block, BlockWriters
 from icepuffin.puffin.blobs import deletion_vector_blob
 from tests.ops.cache.stored import DIMS, STORAGE, random_shard, stored
 
@@ -31,12 +32,11 @@ SCHEMA = Schema(NestedField(1, "embedding", ListType(2, FloatType(), element_req
 
 
 def staged(folder: Path, rows: VectorRows) -> Block:
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.vectors.reshape(-1)), DIMS)
-    columns = [pa.array(rows.slots), pa.array(rows.positions), pa.array(rows.hashes), vectors]
-    path = folder / "rows.arrows"
-    with pa.ipc.new_stream(path, block_schema(DIMS)) as writer:
-        writer.write_batch(pa.record_batch(columns, schema=block_schema(DIMS)))
-    return f"file://{path}", rows.count
+    with contextlib.ExitStack() as stack:
+        writers = BlockWriters(f"{folder}/rows", DIMS, LocalStorage(), stack)
+        writers.write(rows, np.zeros(rows.count, np.int64))
+    ((_, path, count),) = writers.blocks()
+    return path, count
 
 
 @pytest.fixture
