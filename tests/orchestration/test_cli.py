@@ -17,7 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from threading import Event
+from queue import Queue
+from threading import Event, Thread
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -297,6 +298,34 @@ def test_metrics_are_served_at_a_host_and_a_port() -> None:
     for text in (":9464", "127.0.0.1:65536", "127.0.0.1:", "127.0.0.1:-1", "9464"):
         with pytest.raises(click.BadParameter, match=f"'{text}' is no address"):
             address.convert(text, None, None)
+
+
+def test_metrics_of_the_settings_are_served_where_the_command_is_told(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: Queue[Any] = Queue()
+
+    @contextmanager
+    def noted(*arguments: Any) -> Iterator[Any]:
+        with server(*arguments) as scraped:
+            started.put(scraped)
+            yield scraped
+
+    monkeypatch.setattr(metrics, "server", noted)
+    arguments = ["metrics", "--listen", "127.0.0.1:0", "--dir", str(lake.directory)]
+    serving = Thread(target=main, args=(arguments,), daemon=True)
+    serving.start()
+    scraped = started.get(timeout=PATIENCE)
+    text = urlopen(f"http://127.0.0.1:{scraped.server_port}/metrics", timeout=PATIENCE).read().decode()
+    assert 'icepuffin_table_up{catalog="demo",table="demo.packages"} 1' in text
+    scraped.shutdown()
+    serving.join(PATIENCE)
+    assert not serving.is_alive()
+
+
+def test_metrics_of_settings_without_a_table_say_how_to_name_one(refused: Run, tmp_path: Path) -> None:
+    (tmp_path / "icepuffin.toml").write_text('[catalogs.c]\ntype = "rest"\n', encoding="utf-8")
+    assert "icepuffin.toml names no table; `icepuffin init` writes one" in refused("metrics", "--dir", str(tmp_path))
 
 
 def test_metrics_are_served_anew_for_each_scrape() -> None:
@@ -959,6 +988,29 @@ def test_an_index_is_named_after_the_table_or_by_the_option(run: Run, refused: R
         assert json.loads(after) == json.loads(by_option)
     search = ("search", "demo.packages", "embedding", "--exact", "--like-id")
     assert "two indexes are named: embedding and other" in refused(*search, "1", "--index", "other")
+
+
+def test_one_of_several_indexes_is_to_be_named(run: Run, refused: Run) -> None:
+    run("index", "create", "demo.packages", "--name", "another", "--column", "embedding")
+    message = refused("index", "verify", "demo.packages")
+    assert "demo.packages has several indexes, name one: " in message
+    assert {"another", "embedding"} <= set(message.replace(",", " ").split())
+    remedy = "icepuffin refresh demo.packages --index another --snapshot "
+    assert f"has no version of snapshot 1; make one with: {remedy}1" in re.sub(
+        r"\d{9,}", "1", refused("index", "export", "demo.packages", "another")
+    )
+    dropped = json.loads(run("index", "drop", "demo.packages", "another", "--yes", "--json"))
+    assert dropped == {"dropped": "another", "in_settings": False}
+
+
+def test_a_table_without_an_index_says_how_to_make_one(run: Run, refused: Run, pages: Lake) -> None:
+    pages.append()
+    bare, _, _ = pages.settings(statistics={"ndv": "off"}).partition("[tables.packages.indexes")
+    pages.settings_file.write_text(bare, encoding="utf-8")
+    made = "make one with: icepuffin index create demo.packages --name NAME --column COLUMN"
+    assert f"demo.packages has no index; {made}" in refused("index", "verify", "demo.packages")
+    assert "demo.packages: nothing to make, sketches are off and there is no index" in run("refresh", "demo.packages")
+    assert "demo.packages has no index; make one with" in run("plan", "demo.packages")
 
 
 @pytest.mark.parametrize("command", ["refresh", "plan"])

@@ -512,6 +512,12 @@ def test_a_folder_in_place_of_the_file_is_named(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def test_a_file_that_is_no_text_is_named(file: Path) -> None:
+    file.write_bytes(b"threads = 2 # \xff")
+    with pytest.raises(SettingsError, match=re.escape(f"{file} is no text in UTF-8, as TOML is")):
+        load(file)
+
+
 @pytest.mark.parametrize(
     ("text", "variable", "value", "message"),
     [
