@@ -65,7 +65,7 @@ def _canonical(array: pa.Array, type_name: str, iceberg_type: str) -> pa.Array:
 
 def _validity(array: pa.Array) -> tuple[npt.NDArray[np.uint8] | None, int]:
     bitmap = array.buffers()[0]
-    if array.null_count == 0 or bitmap is None:
+    if array.null_count == 0:
         return None, 0
     return np.frombuffer(bitmap, np.uint8), array.offset
 

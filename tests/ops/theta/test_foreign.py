@@ -1,5 +1,6 @@
 """Sketches of other engines: what they counted is not known, so nothing is built on them and they are no fresh NDV."""
 
+import io
 import json
 from collections.abc import Mapping
 from hashlib import sha256
@@ -26,9 +27,10 @@ from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaOutcome
 from icepuffin.puffin import BlobMetadata as StoredBlob
 from icepuffin.puffin import FileInfo, PuffinReader, PuffinWriter
-from icepuffin.puffin.blobs.theta_blob import MAX_THETA, ThetaSketch
+from icepuffin.puffin.blobs.theta_blob import MAX_THETA, ThetaSketch, encode
 from icepuffin.puffin.codec import compress
 from icepuffin.puffin.errors import BadFooterError
+from icepuffin.puffin.types import BlobType
 from tests.ops.catalog.bindings import register_statistics
 from tests.ops.theta import foreign
 from tests.ops.theta.conftest import SCHEMA, STORAGE, ThreadlessRunner, append, rows
@@ -36,6 +38,7 @@ from tests.services.faulty import faulty_line
 
 COLUMNS = (1, 2, 6)
 NAMES = ("id", "name", "size")
+THETA = BlobType.THETA.value
 
 
 def materialize(table: Table, snapshot: int, **options: Any) -> Any:
@@ -117,6 +120,29 @@ def test_a_blob_that_cannot_be_decompressed_is_copied_and_takes_no_sketch_with_i
     reader = PuffinReader(LocalStorage().source(slot.statistics_path))
     (blob,) = reader.footer.of_type("another-engines")
     assert reader.read_blob_range(blob, 0, blob.length) == dense
+
+
+def test_a_sketch_of_two_columns_and_a_blob_of_another_type_are_kept_and_are_no_ndv(table: Table) -> None:
+    snapshot = append(table, 0, 100)
+    about: dict[str, Any] = {"snapshot_id": snapshot, "sequence_number": 1, "properties": {"ndv": "77"}}
+    kinds: list[tuple[str, list[int]]] = [("another-engines", [1]), (THETA, [7, 1]), (THETA, [])]
+    sink, path = io.BytesIO(), f"{table.location()}/metadata/others.stats"
+    writer = PuffinWriter(sink)
+    for kind, fields in kinds:
+        writer.add_blob(kind, fields=fields, data=encode(ThetaSketch(MAX_THETA, np.array([5], np.uint64))), **about)
+    info = writer.finish()
+    LocalStorage().create(path, sink.getvalue())
+    listed = [BlobMetadata(type=kind, fields=fields, **about) for kind, fields in kinds]
+    options: dict[str, Any] = {"file_size": info.file_size, "footer_size": info.footer_size, "over": None}
+    assert register_statistics(table, snapshot, path=path, blobs=listed, **options)
+    assert read_ndv(table.refresh(), snapshot).entries == {}
+    report = materialize(table, snapshot)
+    assert (report.ndv["id"], report.merged_columns) == (100, ())
+    assert materialize(table, snapshot, verify=True).outcome is ThetaOutcome.CURRENT
+    slot = find_statistics(table.refresh(), snapshot) or pytest.fail("gone")
+    assert {len(blob.fields) for blob in slot.blob_metadata} == {1}
+    kept = PuffinReader(LocalStorage().source(slot.statistics_path)).footer.blobs
+    assert [(blob.type, list(blob.fields)) for blob in kept if blob.properties.get("ndv") == "77"] == kinds
 
 
 def test_an_ndv_that_the_metadata_alone_has_is_kept(table: Table) -> None:

@@ -1,5 +1,6 @@
+import io
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
 from icepuffin.ops.theta.ndv import outdated_statistics, read_ndv
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaOutcome
-from icepuffin.puffin import BytesSource, PuffinReader
+from icepuffin.puffin import BytesSource, PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs.theta_blob import decode
 from icepuffin.puffin.types import BlobType
 from tests.ops.theta import foreign
@@ -180,6 +181,11 @@ def test_damaged_sketches_are_made_anew_where_that_is_to_be_verified(table: Tabl
     assert f"{first.statistics_path} is damaged: " in mended.note
     again = materialize(table, snapshot, runner, verify=True)
     assert (again.outcome, again.statistics_path) == (ThetaOutcome.CURRENT, mended.statistics_path)
+    empty = io.BytesIO()
+    PuffinWriter(empty).finish()
+    local(mended.statistics_path or "").write_bytes(empty.getvalue())
+    lacking = f"{mended.statistics_path} lacks sketches that the table lists"
+    assert lacking in materialize(table, snapshot, runner, verify=True).note
 
 
 def test_removed_files_are_subtracted_without_reading_anything(table: Table, runner: ThreadlessRunner) -> None:
@@ -449,10 +455,13 @@ def test_a_table_without_columns_to_sketch_is_left_alone(catalog: SqlCatalog, ru
     assert report.ndv == {}
 
 
-def test_lost_kept_sketches_cost_a_recount_and_are_reported(table: Table, runner: ThreadlessRunner) -> None:
+@pytest.mark.parametrize("lose", [Path.unlink, lambda path: path.write_bytes(b"no Puffin file")])
+def test_lost_kept_sketches_cost_a_recount_and_are_reported(
+    table: Table, runner: ThreadlessRunner, lose: Callable[[Path], object]
+) -> None:
     report = materialize(table, append(table, 0, 100), runner)
-    local(report.file_sketches_path).unlink()
-    local(report.statistics_path).unlink()
+    lose(local(report.file_sketches_path))
+    lose(local(report.statistics_path))
     snapshot = append(table, 100, 150)
     again = materialize(table, snapshot, runner)
     assert again.ndv == exact(table, snapshot, CREATED)

@@ -138,7 +138,13 @@ def test_types_without_a_sketch_and_data_of_another_type_are_refused() -> None:
     accumulator = ThetaAccumulator()
     with pytest.raises(SketchTypeError, match=r"no theta sketch is defined for type list<int>; leave the column out$"):
         update_from_arrow(accumulator, pa.array([[1]]), "list<int>")
-    with pytest.raises(SketchTypeError, match="is not Iceberg's int"):
-        update_from_arrow(accumulator, pa.array([2**40]), "int")
+    for values, kind in (
+        (pa.array([2**40]), "int"),
+        (pa.array([[1]]), "long"),
+        (pa.array(["x"]), "timestamp"),
+        (pa.array([2**62], pa.timestamp("ms")), "timestamp"),
+    ):
+        with pytest.raises(SketchTypeError, match=f"is not Iceberg's {kind}"):
+            update_from_arrow(accumulator, values, kind)
     assert type_name_of("decimal(9, 2)") == "decimal"
     assert type_name_of("fixed[16]") == "fixed"

@@ -56,9 +56,10 @@ def test_only_values_of_a_slice_are_sketched() -> None:
     assert (theta, hashes.tolist()) == naive.sketch(value.to_bytes(8, "little") for value in (3, 4, 5))
 
 
-def test_nanoseconds_are_cut_off_where_a_column_has_microseconds() -> None:
+@pytest.mark.parametrize(("zone", "kind"), [(None, "timestamp"), ("UTC", "timestamptz")])
+def test_nanoseconds_are_cut_off_where_a_column_has_microseconds(zone: str | None, kind: str) -> None:
     accumulator = ThetaAccumulator()
-    update_from_arrow(accumulator, pa.array([1_999, 2_000], pa.timestamp("ns")), "timestamp")
+    update_from_arrow(accumulator, pa.array([1_999, 2_000], pa.timestamp("ns", zone)), kind)
     theta, hashes = accumulator.result()
     assert (theta, hashes.tolist()) == naive.sketch(value.to_bytes(8, "little") for value in (1, 2))
 
