@@ -36,8 +36,11 @@ def write_avro_delete_file(table: Table, *ids: int) -> tuple[str, int]:
     return target.location, len(target.to_input_file())
 
 
-def delete_where_id_is(table: Table, *ids: int, avro: bool = False, bounded: bool = False) -> int:
+def delete_where_id_is(
+    table: Table, *ids: int, avro: bool = False, bounded: bool = False, partition: tuple[object, ...] = ()
+) -> int:
     """Commit a snapshot on main that deletes rows by their `id`. Returns its id. `bounded`: its manifest has bounds.
+    `partition`: values of the one whose rows it deletes; each is null where there are none.
 
     For PyIceberg's eyes only: it writes the field ids of equality deletes as longs, which Java cannot read.
     """
@@ -47,7 +50,7 @@ def delete_where_id_is(table: Table, *ids: int, avro: bool = False, bounded: boo
         content=DataFileContent.EQUALITY_DELETES,
         file_path=path,
         file_format=FileFormat.AVRO if avro else FileFormat.PARQUET,
-        partition=Record(*[None] * len(table.spec().fields)),
+        partition=Record(*(partition or [None] * len(table.spec().fields))),
         record_count=len(ids),
         file_size_in_bytes=size,
         equality_ids=[1],

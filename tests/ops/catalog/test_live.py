@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.conversions import to_bytes
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+)
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
@@ -36,6 +44,7 @@ from icepuffin.ops.table.live_files import (
 from icepuffin.ops.table.manifests import (
     ROW_ID,
     _inherit_row_ids,
+    _listed_files,
     _with_statistics_of,
     field_of,
     live_entries,
@@ -122,6 +131,28 @@ def test_equality_deletes_of_a_spec_whose_fields_are_all_void_apply_to_every_fil
     table.append(make_rows(10, 20))
     snapshot = delete_where_id_is(table, 3)
     assert [any(map(compares_keys, file.deletes)) for file in live_files(table, snapshot).files] == [True] * 6
+
+
+def test_equality_deletes_of_a_partition_apply_to_its_files_alone(table_factory: TableFactory) -> None:
+    table = table_factory()
+    with table.update_spec() as update:
+        update.add_field("section", IdentityTransform())
+    table.append(make_rows(0, 10))
+    snapshot = delete_where_id_is(table, 3, 4, partition=("section 3",))
+    files = live_files(table, snapshot).files
+    assert [value for file in files if file.deletes for _, value in file.constants] == ["section 3"]
+    assert len(files) == 5
+
+
+@pytest.mark.parametrize("lacking", ["added_files_count", "existing_files_count"])
+def test_a_manifest_list_of_v1_may_not_count_its_files(lacking: str) -> None:
+    counts = {"added_files_count": 1, "existing_files_count": 2}
+    whole, other = (
+        ManifestFile.from_args(manifest_path="m", content=ManifestContent.DATA, **given)
+        for given in (counts, {**counts, lacking: None})
+    )
+    assert _listed_files([whole]) == 3
+    assert _listed_files([whole, other]) is None
 
 
 def entry(path: str, sequence_number: int = 1, rows: int = 1, stored: int = 1, **more: object) -> ManifestEntry:
@@ -421,6 +452,9 @@ def test_deletes_of_keys_that_a_data_file_cannot_have_are_not_of_it(low: int, hi
     ends = {"lower_bounds": {1: to_bytes(LongType(), low)}, "upper_bounds": {1: to_bytes(LongType(), high)}}
     data = entry("a", **ends)
     assert [*_DeleteIndex([one], [data]).deletes_of(data)] == ([file] if applies else [])
+    for name, end in ends.items():
+        data = entry("a", **{name: end})
+        assert [*_DeleteIndex([one], [data]).deletes_of(data)] == [file], "one end alone tells nothing"
 
 
 def test_thousands_of_deletes_of_thousands_of_files_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
