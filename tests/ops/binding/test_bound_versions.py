@@ -29,6 +29,7 @@ from icepuffin.ops.binding.bound_versions import (
     bound_names,
     holder_ids,
     index_versions,
+    lost_versions,
     own_names,
     own_tags,
     sketch_versions,
@@ -157,6 +158,9 @@ def test_versions_of_one_kind_and_name_are_those_of_no_other(table: Table) -> No
         {"ann_e", f"ann_e-{index.base_snapshot_id}", "ann_e-side"},
         {SKETCHES_TAG, f"{SKETCHES_TAG}-{sketch.base_snapshot_id}", f"{SKETCHES_TAG}-side"},
     ]
+    change(table, RemoveStatisticsUpdate(snapshot_id=other.index_snapshot_id))
+    lost = {name: [item.snapshot_id for item in lost_versions(table, BlobKind.INDEX, name)] for name in ("e", "other")}
+    assert lost == {"e": [], "other": [other.index_snapshot_id]}
 
 
 def test_tags_of_packs_are_those_of_their_index(table: Table) -> None:

@@ -177,6 +177,7 @@ def test_what_a_later_release_made_is_ours_and_left_alone(table: Table) -> None:
         table.refresh()
     assert {number: own.pack_ids for number, own in own_snapshots(table.metadata).items()} == {11: (12,), 12: ()}
     assert resolve_snapshot(table, 11).snapshot_id == base
+    assert not any(map(own_names, table.metadata.snapshots)), "no tag on them is ours"
     assert (unnamed_packs(table), bound_names(table, BlobKind.INDEX)) == ({}, frozenset())
     with pytest.raises(UnknownSnapshotError, match="holds what a later release of icepuffin made, of kind 'later'"):
         resolve_snapshot(table, 12)
