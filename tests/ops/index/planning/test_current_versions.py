@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Summary
 
@@ -17,8 +18,8 @@ from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import StatisticsSettings, TableSettings
 from icepuffin.ops.binding.bindings import publish
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.index.definitions.index_definition import IndexDefinition
-from icepuffin.ops.index.planning.current_versions import versions_of
+from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
+from icepuffin.ops.index.planning.current_versions import find_field_id, versions_of
 from icepuffin.ops.index.upkeep.freshness import index_lag
 from icepuffin.ops.model import Action
 from icepuffin.ops.resources import Engine
@@ -160,3 +161,22 @@ def test_a_definition_of_the_tables_that_is_broken_hides_no_version(table_factor
     broken = {"ann.index.e.column": "embedding", "ann.index.e.metric": "none such"}
     made.transaction().set_properties(broken).commit_transaction()
     assert versions_of(made.refresh(), definition) == versions
+
+
+def test_the_field_of_the_tables_own_definition_is_that_of_its_own_column(table_factory: Callable[..., Table]) -> None:
+    made = table_factory()
+    embedding = made.schema().find_field("embedding").field_id
+    for column, field_id in (("embedding", 7), ("other", embedding)):
+        own = IndexDefinition(name="e", column=column, field_id=7)
+        made.transaction().set_properties(own.to_properties()).commit_transaction()
+        assert find_field_id(made.refresh(), IndexDefinition(name="e", column="embedding")) == field_id
+
+
+def test_a_definition_without_a_field_is_not_changed_to_another_column(catalog: Catalog) -> None:
+    """Somebody wrote its property by hand."""
+    vector = pa.list_(pa.float32())
+    table = catalog.create_table("db.two", pa.schema([("a", vector), ("b", vector)]))
+    table.transaction().set_properties({"ann.index.e.column": "a"}).commit_transaction()
+    with pytest.raises(DefinitionError, match="has an index 'e' already, with field_id None; drop it"):
+        icepuffin.create_index(table, name="e", column="b", replace=True)
+    assert icepuffin.create_index(table, name="e", column="a").field_id == 1
