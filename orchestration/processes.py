@@ -102,7 +102,7 @@ def _start_time(pid: int) -> str | None:
         )
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    return "" if state in ("Z", "X") else rest[18]
+    return "" if state == "Z" else rest[18]
 
 
 def _exists(pid: int) -> bool:

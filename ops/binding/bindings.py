@@ -298,8 +298,7 @@ def _require_unchanged(table: Table, binding: Binding, version: DerivedVersion) 
         for pack in version.packs:
             if not pack.is_kept or not pack.path:
                 raise _tag_not_kept(table, pack_tag(binding.name, pack.holder_id))
-            holder = snapshots_by_id(table.metadata).get(pack.holder_id)
-            if holder is not None and holder.parent_snapshot_id is not None:
+            if snapshots_by_id(table.metadata)[pack.holder_id].parent_snapshot_id is not None:
                 raise unsupported_catalog(table, f"gave holder snapshot {pack.holder_id} a parent")
 
 

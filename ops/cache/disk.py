@@ -84,7 +84,7 @@ class DiskCache:
                 return make(*mapped_arrays.read(stream, f"{owner}/{name}"))
         except FileNotFoundError:
             return None
-        except (mapped_arrays.DamagedError, ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:  # DamagedError is a ValueError
             _log.warning("%s is damaged and is fetched again: %s", path, error)
             with contextlib.suppress(OSError):
                 path.unlink()

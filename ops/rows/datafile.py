@@ -140,7 +140,7 @@ class DataFile:
             filled = {key: _for_arrow(value) for key, value in self._file.constants}
             rows = _in_supported_types(batch)
             return projected(self._projected, self._present, rows, filled).cast(self.schema)
-        except (ValueError, TypeError, ResolveError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except (ValueError, TypeError, ResolveError, pa.ArrowNotImplementedError) as error:
             raise DataFileError(f"{self._file.path} cannot be read as the snapshot's schema says: {error}") from error
 
     def stored_bytes(self, group: int) -> int:

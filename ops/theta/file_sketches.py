@@ -186,8 +186,6 @@ class FileSketchesReader:
         data = self._reader.read_blob_range(self._images, stored.offset, entry.stored_length)
         if entry.stored_length != entry.raw_length:
             data = codec.decompress(data, "zstd", where=where, max_bytes=entry.raw_length)
-        if len(data) != entry.raw_length:
-            raise BadBlobError(f"{where}: {entry.raw_length} bytes are listed, {len(data)} are there")
         columns, offset, view = {}, 0, memoryview(data)
         for number, length in entry.images:
             columns[self._columns[number]] = decode(view[offset : offset + length])

@@ -51,8 +51,7 @@ def vector_of_row(
         )
     try:
         matches = find_matches(table, live, schema, EqualTo(term=id_column, value=row), storage)
-        field_id = schema.find_field(column).field_id
-    except (FilterError, ValueError, ArithmeticError) as error:  # decimals raise the third
+    except FilterError as error:
         raise click.ClickException(
             f"{name}: {id_column} = {row} cannot be looked up, {id_column} is {fields[id_column].field_type}; "
             "name another column with --id-column"
@@ -69,7 +68,8 @@ def vector_of_row(
         )
     ((number, positions),) = matches.positions.items()
     file = live.files[number]
-    vector = take_rows(open_storage(file.path, storage), file, schema, [field_id], positions).column(0)
+    fields_read = [schema.find_field(column).field_id]
+    vector = take_rows(open_storage(file.path, storage), file, schema, fields_read, positions).column(0)
     if vector.null_count:
         raise click.ClickException(
             f"{name}, snapshot {live.snapshot_id}: the row with {id_column} = {row} has no vector"

@@ -389,7 +389,7 @@ GUARDS = (
     ),
     Edit(
         "twin: holders of packs have no parent, as versions have none", "_require_unchanged",
-        "if holder is not None and holder.parent_snapshot_id is not None:", "if False:",
+        "if snapshots_by_id(table.metadata)[pack.holder_id].parent_snapshot_id is not None:", "if False:",
         "test_a_catalog_that_gives_a_snapshot_a_parent_is_recognised",
     ),
     Edit(

@@ -38,7 +38,7 @@ from icepuffin.puffin.blobs.attributes_blob import AttributeBlob
 from icepuffin.puffin.blobs.centroid_blob import CentroidIndex
 from icepuffin.puffin.blobs.included_columns_blob import IncludedBlob, IncludedEntry
 from icepuffin.puffin.blobs.routing_blob import Routing, ShardEntry, VectorRun
-from icepuffin.puffin.errors import BadBlobError, PuffinError
+from icepuffin.puffin.errors import BadBlobError
 from icepuffin.puffin.puffin_reader import TAIL_READ
 from icepuffin.puffin.types import MAGIC, BlobType, canonical_type
 
@@ -176,7 +176,7 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         centroid, file_size = by_type[BlobType.CENTROID][0], source.size()
         definition = IndexDefinition.from_json(routing.definition)
         stamps = {(blob.snapshot_id, blob.sequence_number) for kind in BlobType for blob in by_type.get(kind, [])}
-    except (StorageError, PuffinError, DefinitionError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (StorageError, DefinitionError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise NotAnIndexError(f"{path} is not a readable index version: {error}") from error
     if stamps != {(routing.base_snapshot_id, centroid.sequence_number)}:  # a footer has no checksum
         raise NotAnIndexError(f"{path}: its blobs name several snapshots, or another than its routing blob")
