@@ -18,6 +18,7 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table, TableProperties
 
 from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.catalog.restricted_tables import RestrictedTableError
 from icepuffin.ops.search import (
     IndexReader,
     UnknownColumnError,
@@ -32,7 +33,7 @@ from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.index.test_vectors_of_bytes import rows_of, table_of
 from tests.ops.search.runners import LabelRecorder
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 CONDITION = "section = 'section 2'"
 
@@ -314,3 +315,24 @@ def test_an_answer_that_was_not_checked_for_three_intervals_says_so(
     assert warning.startswith(
         "the table was not checked for newer snapshots since 1970-01-01T00:16:40Z: the last check"
     )
+
+
+def test_a_check_that_fails_is_followed_by_the_next(
+    table_factory: Callable[..., Table], caplog: pytest.LogCaptureFixture
+) -> None:
+    new_table = table_factory()
+    new_table.append(make_rows(0, 10))
+    first, newer = (open_exact(new_table, "embedding", "l2", storage=STORAGE) for _ in range(2))
+    outcomes = iter([OSError("the catalog is away"), RestrictedTableError("the catalog filters its rows")])
+
+    def reopen(_: object, __: object) -> Any:
+        for outcome in outcomes:
+            raise outcome
+        return newer
+
+    with FollowingReader(first, reopen, lambda *_: None, interval=0.001) as following:
+        until(lambda: following._reader is newer)
+    assert [record.getMessage() for record in caplog.records] == [
+        "the newest snapshot could not be opened, searching goes on: the catalog is away",
+        "searching ends: the catalog filters its rows",
+    ]
