@@ -1,5 +1,7 @@
 """Row filters of a catalog as expressions: exactly the forms of the specification, and the stricter of two readings."""
 
+import math
+import re
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from pyiceberg.expressions import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
+    IsNaN,
+    IsNull,
     LessThanOrEqual,
     NotEqualTo,
     NotIn,
@@ -18,7 +22,7 @@ from pyiceberg.expressions import (
     Or,
 )
 from pyiceberg.schema import Schema
-from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField
+from pyiceberg.types import BinaryType, DecimalType, DoubleType, IntegerType, LongType, NestedField, UUIDType
 
 from icepuffin.ops.filters.policy_expression import policy_expression
 
@@ -28,6 +32,10 @@ ONE, TWO = ({"type": "eq", "left": ID, "right": number} for number in (1, 2))
 OVER: dict[str, Any] = {"type": "gt", "left": SCORE, "right": 0.5}
 NUMBERS: dict[str, Any] = {"type": "in", "child": ID, "values": [1, 2]}
 NULL: dict[str, Any] = {"type": "is-null", "child": ID}
+TYPED: dict[str, Any] = {"type": "literals", "values": [1, 2], "data-type": "long"}
+SCHEMA_OF_TYPES = Schema(
+    NestedField(1, "price", DecimalType(9, 2)), NestedField(2, "owner", UUIDType()), NestedField(3, "key", BinaryType())
+)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +52,10 @@ NULL: dict[str, Any] = {"type": "is-null", "child": ID}
         (OVER | {"left": ID, "right": 5}, GreaterThan("id", 5)),
         (ONE | {"left": SCORE}, EqualTo("score", 1)),
         (NUMBERS, In("id", [1, 2])),
+        (NUMBERS | {"values": TYPED}, In("id", [1, 2])),
+        (NULL, IsNull("id")),
+        (NULL | {"type": "is-nan", "child": SCORE}, IsNaN("score")),
+        (NULL | {"type": "not-nan", "child": SCORE}, NotNaN("score")),
     ],
     ids=str,
 )
@@ -79,6 +91,42 @@ def test_a_key_more_or_less_is_another_form(document: dict[str, Any]) -> None:
     for other in (document | {"more": 1}, *fewer):
         with pytest.raises(ValueError, match=r"a predicate of type|is no predicate"):
             policy_expression(other, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (NULL | {"type": "is-nan"}, "is-nan of id, which is long"),
+        (NULL | {"type": "not-nan"}, "not-nan of id, which is long"),
+        (NUMBERS | {"values": 1}, "are no literals"),
+        (NUMBERS | {"values": TYPED | {"values": 1}}, "are no literals"),
+        (NUMBERS | {"values": TYPED | {"type": "literal"}}, "are no literals"),
+        (NUMBERS | {"values": TYPED | {"data-type": "string"}}, "id is long, and 1 is string"),
+        (NUMBERS | {"values": {"type": "literals", "values": [1, 2]}}, "are no literals"),
+        (ONE | {"left": "id"}, "no field id of a top-level column"),
+        (ONE | {"left": ID | {"type": "transform"}}, "no field id of a top-level column"),
+        (ONE | {"left": ID | {"id": True}}, "no field id of a top-level column"),
+        (ONE | {"right": {"type": "literals", "value": 1}}, "is no literal"),
+        (ONE | {"right": {"type": "literal", "value": 1, "more": 1}}, "is no literal"),
+        (ONE | {"right": "1"}, "id is long, which '1' is not"),
+        (OVER | {"right": 10**400}, "score is double, which 10+ is not: "),
+        (OVER | {"right": math.inf}, "score is double, which inf is not"),
+    ],
+    ids=str,
+)
+def test_what_the_specification_does_not_say_is_refused(document: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        policy_expression(document, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("field_id", "value"), [(1, "ten"), (1, "NaN"), (1, 1.5), (2, "one"), (2, 1), (3, "xx"), (3, 1)]
+)
+def test_a_value_that_a_column_cannot_have_is_refused_with_the_columns_name(field_id: int, value: Any) -> None:
+    column = SCHEMA_OF_TYPES.find_field(field_id)
+    document = {"type": "eq", "left": {"type": "reference", "id": field_id}, "right": value}
+    with pytest.raises(ValueError, match=re.escape(f"{column.name} is {column.field_type}, which {value!r} is not")):
+        policy_expression(document, SCHEMA_OF_TYPES)
 
 
 def test_a_literal_of_another_type_stands_where_the_column_has_all_of_its_values() -> None:
