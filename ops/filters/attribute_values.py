@@ -85,8 +85,6 @@ class VersionValues:
         file = self._live.files[number]
         if entry.left_out:
             return entry.left_out
-        if entry.rows != file.record_count:
-            return "the file has another number of rows"
         if entry.reading != reading_of(self._schema, file, field_id, by_name=is_by_name(entry.reading)):
             return "the schema has changed since they were read"
         return ""

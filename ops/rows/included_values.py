@@ -247,14 +247,11 @@ class IncludedColumns:
             entry, file = entries.get(number), self._live.files[number]
             if entry is not None and (
                 entry.left_out
-                or entry.rows != file.record_count
                 or entry.reading != reading_of(self._schema, file, field_id, by_name=is_by_name(entry.reading))
             ):
                 entry = None
             location = None if entry is None else location_of(self._opened.bound, entry)
-            self._stored[key] = (
-                None if entry is None or not location or not location.path else _StoredValues(entry, location)
-            )
+            self._stored[key] = _StoredValues(entry, location) if entry and location and location.path else None
         return self._stored[key]
 
     def _type(self, field_id: int) -> tuple[pa.DataType, pa.DataType]:

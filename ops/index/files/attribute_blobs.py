@@ -14,7 +14,6 @@ from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.versions.version_reader import read_attribute_blob
 from icepuffin.ops.model import Action, FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.rows.attributes import is_by_name, reading_of
-from icepuffin.ops.storage import relative_to
 from icepuffin.ops.tasks.attribute_task import AttributesTask, read_attributes
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.puffin.blobs import attributes_blob as attribute_blob
@@ -65,9 +64,7 @@ def _kept(
     for entry in blob.entries:
         slot = FileSlot(entry.slot)
         file = files_by_slot.get(slot)
-        if file is None or file.path in added or entry.rows != file.record_count:
-            continue
-        if base.routing.files[slot].path != relative_to(file.path, plan.live.location):
+        if file is None or file.path in added:
             continue
         if entry.reading == reading_of(plan.column_schema, file, field_id, by_name=is_by_name(entry.reading)):
             kept[slot] = entry

@@ -59,7 +59,7 @@ def kept_parts(plan: VersionPlan, storage: StorageConfig) -> dict[int, tuple[Inc
         for entry in blob.entries:
             covered, location = base.routing.files[entry.slot], location_of(base.bound, entry)
             file = live.get(covered.path) if covered.present else None
-            if file is None or file.path in added or entry.rows != file.record_count or not location.path:
+            if file is None or file.path in added or not location.path:
                 continue
             if entry.reading == reading_of(plan.column_schema, file, field_id, by_name=is_by_name(entry.reading)):
                 parts.append(IncludedPart(field_id, entry, location))
