@@ -707,6 +707,23 @@ def test_the_largest_values_that_are_kept_are_read_however_well_they_compress(ro
     assert kept_values.file_lists([pa.array([[text + "a"]] * rows)], pa.string(), rows) is None
 
 
+def test_values_over_the_limit_are_noticed_before_all_batches_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_values, "_MERGED_BYTES", 8)
+    monkeypatch.setattr(kept_values, "ALWAYS_KEPT", 0)
+    texts = [pa.array([f"text {number:06}"]) for number in range(50)]
+    batches = iter(texts)
+    assert kept_values.file_values(batches, pa.string(), 1) is None
+    assert len(list(batches)) > 40
+    lists = (pa.array([[text[0].as_py()]]) for text in texts)
+    assert kept_values.file_lists(lists, pa.string(), 1) is None
+    assert len(list(lists)) > 30
+
+
+@pytest.mark.parametrize("reading", ["", "{", "5", "[]", "null", '"names'])
+def test_what_is_no_reading_of_ours_is_not_by_name(reading: str) -> None:
+    assert not kept_values.is_by_name(reading)
+
+
 @pytest.mark.parametrize("merged_bytes", [0, 40, 1 << 20])
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string(), pa.bool_(), pa.float32()], ids=str)
 def test_values_of_many_batches_are_those_of_the_rows(
