@@ -15,6 +15,7 @@ from icepuffin.assets.metadata import (
     MAX_TABLE_ROWS,
     bullet_list,
     details,
+    kept_metadata,
     plotted,
     total_metadata,
     when_and_how,
@@ -190,6 +191,30 @@ def test_sketches_that_others_have_counted_are_told() -> None:
     )  # fmt: skip
     actions = [replace(report, fresh=fresh).fields()["action"] for fresh in (True, False)]
     assert actions[1] == f"{actions[0]}; not all columns were counted for this very snapshot"
+
+
+def test_a_repeated_run_has_the_figures_of_the_one_that_made_the_same() -> None:
+    key, now = dg.AssetKey("index"), {"details": details({"puffin_path": "x/b"}), "action": "reused", "rows": 1}
+
+    def materialized(**metadata: Any) -> None:
+        event = dg.AssetMaterialization(key, partition="7", metadata=metadata)
+        instance.report_runless_asset_event(event)
+
+    def kept() -> dict[str, Any]:
+        found = kept_metadata(context, key, "puffin_path", now).items()
+        return {name: getattr(value, "value", value) for name, value in found if name != "details"}
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        context = dg.build_asset_context(partition_key="7", instance=instance)
+        own = {"action": "reused", "rows": 1}
+        assert kept() == own, "Dagster has none"
+        materialized(details=details({"puffin_path": "x/a"}), action="built", seconds=2.5)
+        assert kept() == own, "of another file"
+        materialized(seconds=2.5)
+        assert kept() == own, "of nobody knows which"
+        assert kept_metadata(context, key, "statistics_path", now) == now
+        materialized(details=details({"puffin_path": "y/b"}), action="built", seconds=2.5)
+        assert kept() == {"action": "reused", "rows": 1, "seconds": 2.5}
 
 
 def test_recall_of_a_hundred_rows_is_told_where_it_was_measured() -> None:
