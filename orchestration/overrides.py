@@ -181,10 +181,8 @@ def plain_type(annotation: Any) -> Any:
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
-    """The types that a union is of; one of any other type."""
-    if get_origin(annotation) is Annotated:
-        return _choices(get_args(annotation)[0])
-    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    """The types that a union is of; none of any other type."""
+    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else ()
 
 
 def _json(text: str, name: str, annotation: Any) -> Any:
