@@ -59,14 +59,11 @@ def _kept(
     except (PuffinError, IcepuffinError) as error:
         _log.warning("the values of column %s are read anew: %s", field_id, error)
         return {}
-    added = {file.path for file in plan.added}
     kept = {}
     for entry in blob.entries:
         slot = FileSlot(entry.slot)
-        file = files_by_slot.get(slot)
-        if file is None or file.path in added:
-            continue
-        if entry.reading == reading_of(plan.column_schema, file, field_id, by_name=is_by_name(entry.reading)):
+        file = files_by_slot.get(slot)  # no other file than the base version has there: that slot was not free
+        if file and entry.reading == reading_of(plan.column_schema, file, field_id, by_name=is_by_name(entry.reading)):
             kept[slot] = entry
     return kept
 

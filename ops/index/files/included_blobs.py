@@ -74,7 +74,8 @@ def included_columns(
 
     `kept`: of `kept_parts`. Raises DataFileError, StorageError.
     """
-    parts = {field_id: _in_their_slots(plan, kept.get(field_id, ()), files) for field_id in plan.include_ids}
+    # files that are not added have the slots of the base version
+    parts = {i: {FileSlot(part.entry.slot): part for part in kept.get(i, ())} for i in plan.include_ids}
     groups, chosen = unread_columns(plan, live_files_by_slot(plan, files), parts, run.runner)
     tasks = [IncludedTask(group, plan.column_schema, plan.staging_prefix, run.storage) for group in groups]
     watched = run.stage_progress("included")
@@ -84,17 +85,6 @@ def included_columns(
             own_part = without_values(part, _TOO_LARGE) if is_too_large else part
             parts[part.field_id][FileSlot(part.entry.slot)] = own_part
     return [IncludedColumn(field_id, tuple(slots[slot] for slot in sorted(slots))) for field_id, slots in parts.items()]
-
-
-def _in_their_slots(
-    plan: VersionPlan, kept: Sequence[IncludedPart], files: Sequence[CoveredFile]
-) -> dict[FileSlot, IncludedPart]:
-    """Kept values by slot: those of files that have the slot of the base version still."""
-    if plan.base is None:
-        return {}
-    before = plan.base.routing.files
-    by_slot = ((FileSlot(part.entry.slot), part) for part in kept)
-    return {slot: part for slot, part in by_slot if slot < len(files) and files[slot].path == before[slot].path}
 
 
 @dataclass(frozen=True, slots=True)

@@ -326,6 +326,19 @@ def test_damaged_values_are_not_used(table: Table, part: str) -> None:
     assert search(table, NAMES, "id", "name").warnings == ()
 
 
+def test_places_that_are_damaged_are_not_copied_by_a_refresh(table: Table) -> None:
+    build_version(table, NAMES)
+    place = open_version(index_versions(table.refresh(), "s")[-1], STORAGE).included[2].offset + 40
+
+    def change(data: bytearray) -> None:
+        data[place] ^= 1
+
+    damaged(table, change)
+    table.append(make_rows(900, 950))
+    assert build_version(table, NAMES) is Action.REFRESHED
+    assert faults(table) == ()
+
+
 def test_values_of_other_rows_are_a_fault(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     block_of = layout.block_of
 
