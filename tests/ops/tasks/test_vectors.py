@@ -38,6 +38,14 @@ def test_a_vector_that_cannot_be_indexed_is_refused_by_its_row(value: float, met
         prepared(raw, POSITIONS, FILE, metric)
 
 
+@pytest.mark.parametrize("dims", [0, 65_537])
+def test_vectors_of_more_dimensions_than_an_index_takes_name_their_file(dims: int) -> None:
+    with pytest.raises(
+        VectorColumnError, match=r"^f\.parquet: vectors have shape .*, not \(rows, 1 to 65536 dimensions\)"
+    ):
+        prepared(np.zeros((3, dims), np.float32), POSITIONS, FILE, Metric.L2)
+
+
 def test_hashes_of_doubles_are_those_of_their_floats_but_of_tiny_vectors() -> None:
     vectors = np.random.default_rng(0).standard_normal((5, 3))
     vectors[3] *= 1e-45  # few floats

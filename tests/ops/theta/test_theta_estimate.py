@@ -55,6 +55,11 @@ def test_an_estimate_foresees_what_is_then_done_and_changes_nothing(table: Table
     assert len(runner.shares) == 2, "no file is long enough to be cut"
 
 
+def test_nothing_is_expected_of_columns_that_have_no_sketches(table: Table, runner: ThreadlessRunner) -> None:
+    snapshot = append(table, 0, 10)
+    assert estimated(table, snapshot, runner, columns=()) == ThetaEstimate(ThetaOutcome.NO_COLUMNS)
+
+
 def test_the_next_estimate_counts_new_files_and_learns_from_what_the_last_took(
     table: Table, runner: ThreadlessRunner
 ) -> None:

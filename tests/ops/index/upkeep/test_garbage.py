@@ -11,7 +11,9 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.binding import bindings
 from icepuffin.ops.index import collect_garbage
+from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.model import CREATED_BY, ObjectInfo
+from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.puffin import PuffinWriter
@@ -150,3 +152,21 @@ def test_statistics_are_swept_that_say_that_icepuffin_made_them_and_no_others(
     monkeypatch.setattr(LocalStorage, "list", with_one_that_goes)
     deleted = collect_garbage(table, storage=STORAGE, grace=timedelta(0)).deleted
     assert [Path(path).name for path in deleted] == [names[CREATED_BY]]
+
+
+def test_what_cannot_be_changed_is_reported_and_keeps_no_garbage(table: Table) -> None:
+    """The owner's branch has the name of the tag that would pin a version of a snapshot that the owner has tagged."""
+    table.transaction().set_properties({"ann.index.e.column": "embedding"}).commit_transaction()
+    base = table.metadata.current_snapshot_id or 0
+    made = bindings.publish(table, binding(table, 1))
+    table.append(make_rows(10, 20))
+    bindings.publish(table, binding(table, 2, expected=made.index_snapshot_id))
+    table.manage_snapshots().create_tag(base, "release").create_branch(base, f"ann_e-{base}").commit()
+    left = f"{table.location()}/metadata/ann-e-left.puffin"
+    Path(left.removeprefix("file://")).write_bytes(b"x")
+    report = collect_table_garbage(
+        table, storage=STORAGE, retentions={}, default=RetentionPolicy(RetentionScope.TAGGED), grace_hours=0
+    )
+    (refusal,) = report.refused
+    assert f"has a branch 'ann_e-{base}' that icepuffin did not make" in refusal
+    assert report.deleted == (left,)

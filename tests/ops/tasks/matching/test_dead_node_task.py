@@ -4,14 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from icepuffin.ops.model import FileSlot
 from icepuffin.ops.rows.addresses import addresses_of
 from icepuffin.ops.tasks.matching.dead_node_task import DeadNodesTask, mark_dead_nodes
-from icepuffin.ops.tasks.matching.tally import NodesTask, tally_nodes
+from icepuffin.ops.tasks.matching.tally import NodesTask, tally_nodes, tally_of
 from icepuffin.puffin.blobs import deletion_vector_blob
+from icepuffin.puffin.errors import BadBlobError
 from tests.ops.cache.stored import ROWS, STORAGE, random_shard, stored
 
 SHARD = random_shard()
@@ -53,3 +55,12 @@ def test_dead_nodes_are_those_of_removed_files_and_deleted_rows(tmp_path: Path, 
     expected = {int(addresses_of(slots[node], positions[node])) for node in live} & set(sought.tolist())
     assert set(looked_up.addresses.tolist()) == expected
     assert len(looked_up.hashes) == len(looked_up.addresses) == len(expected)
+
+
+def test_a_node_in_a_slot_behind_the_last_file_is_refused() -> None:
+    """Kernels count by slots, and write where these point."""
+    slots, positions = np.array([0, 1], np.uint32), np.array([4, 5])
+    none = np.empty(0, np.int64)
+    assert tally_of(slots, positions, np.zeros(2, np.uint64), none, 2).counts.tolist() == [1, 1]
+    with pytest.raises(BadBlobError, match="a node lies in slot 1, the routing blob has 1 files"):
+        tally_of(slots, positions, np.zeros(2, np.uint64), none, 1)
