@@ -395,3 +395,12 @@ def test_the_user_of_a_database_is_not_quoted() -> None:
     error = DBAPIError("select", {}, Exception('FATAL: role "ann-4711" does not exist\nat all'))
     shown = failure("lake", {"type": "sql", "uri": f"postgresql://ann-4711:{SECRET}@host:5432/lake"}, error)
     assert shown == 'FATAL: role "<user>" does not exist (postgresql://host:5432)'
+
+
+@pytest.mark.parametrize("uri", ["postgresql://user:secret@host:port/db", "sqlite"])
+def test_a_database_whose_address_cannot_be_read_is_named_without_its_password(uri: str) -> None:
+    settings = {"type": "sql", "uri": uri, "warehouse": "file:///w"}
+    with pytest.raises(CatalogUnavailableError, match=r"catalog 'lake' cannot be opened: ") as caught:
+        open_catalog("lake", settings)
+    assert "secret" not in str(caught.value)
+    assert failure("lake", settings, RuntimeError("secret")) == "RuntimeError"

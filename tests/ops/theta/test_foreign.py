@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
-from pyiceberg.table.statistics import BlobMetadata
+from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 
 from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.binding.statistics import find_statistics
@@ -22,7 +22,7 @@ from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta import build_id, publication, sketch_packs, statistics_slot
 from icepuffin.ops.theta.file_sketches import FileKey
-from icepuffin.ops.theta.ndv import ndv_property, outdated_statistics, read_ndv
+from icepuffin.ops.theta.ndv import counts_for_planners, ndv_property, outdated_statistics, read_ndv
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaOutcome
 from icepuffin.puffin import BlobMetadata as StoredBlob
@@ -143,6 +143,21 @@ def test_a_sketch_of_two_columns_and_a_blob_of_another_type_are_kept_and_are_no_
     assert {len(blob.fields) for blob in slot.blob_metadata} == {1}
     kept = PuffinReader(LocalStorage().source(slot.statistics_path)).footer.blobs
     assert [(blob.type, list(blob.fields)) for blob in kept if blob.properties.get("ndv") == "77"] == kinds
+
+
+def test_statistics_of_a_snapshot_that_is_gone_are_passed_over(table: Table) -> None:
+    snapshot = append(table, 0, 10)
+    about: dict[str, Any] = {"snapshot_id": 5, "sequence_number": 9, "properties": {"ndv": "77"}}
+    blobs = [BlobMetadata(type=THETA, fields=[1], **about)]
+    with table.update_statistics() as update:
+        update.set_statistics(
+            StatisticsFile(
+                snapshot_id=5, statistics_path="file:///gone.stats", file_size_in_bytes=9, file_footer_size_in_bytes=9,
+                blob_metadata=blobs,
+            )
+        )  # fmt: skip
+    assert materialize(table.refresh(), snapshot, columns=("size",)).ndv == {"size": 10}
+    assert [count.ndv for count in counts_for_planners(table.refresh(), table.metadata.snapshots[0])] == [10]
 
 
 def test_an_ndv_that_the_metadata_alone_has_is_kept(table: Table) -> None:

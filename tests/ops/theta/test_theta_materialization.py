@@ -481,6 +481,15 @@ def test_broken_kept_sketches_cost_a_recount_and_are_reported(table: Table, runn
     assert "are broken" in again.note
 
 
+def test_a_name_mapping_that_cannot_be_read_is_not_missed_where_files_have_ids(
+    table: Table, runner: ThreadlessRunner
+) -> None:
+    snapshot = append(table, 0, 100)
+    expected = exact(table, snapshot, CREATED)
+    table.transaction().set_properties({"schema.name-mapping.default": "{"}).commit_transaction()
+    assert materialize(table.refresh(), snapshot, runner).ndv == expected
+
+
 def test_a_derived_snapshot_is_refused_by_name(table: Table, runner: ThreadlessRunner) -> None:
     snapshot = append(table, 0, 100)
     materialize(table, snapshot, runner)
