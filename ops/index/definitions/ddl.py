@@ -129,10 +129,6 @@ def create_index(
     resolved = _resolved(table, definition, current)
     folder = require_bindable(table)
     own_tag_target(table, definition.tag)
-    if current is not None and (other := _other_graphs(current, resolved)):
-        raise DefinitionError(
-            f"{table_name(table)} has an index {definition.name!r} already, with {other}; drop it, or take another name"
-        )
     if current is not None and not replace and (changes := _changes(current, resolved)):
         raise DefinitionError(
             f"{table_name(table)} has an index {definition.name!r} already, which would change: {changes}. Pass "
@@ -193,12 +189,20 @@ def _shown(value: object) -> str:
 
 
 def _resolved(table: Table, definition: IndexDefinition, current: IndexDefinition | None) -> IndexDefinition:
-    """The definition with the field ids of the table's columns; `current`: the index of its name that is there."""
+    """The definition with the field ids of the table's columns; `current`: the index of its name that is there.
+
+    Raises DefinitionError where the definition is refused.
+    """
     if current is None:
         return new_definition(table, definition)
     if current.method != definition.method:
         definition.require_meaning()
-    return _with_field_ids(table, definition)
+    resolved = _with_field_ids(table, definition)
+    if other := _other_graphs(current, resolved):
+        raise DefinitionError(
+            f"{table_name(table)} has an index {definition.name!r} already, with {other}; drop it, or take another name"
+        )
+    return resolved
 
 
 def new_definition(table: Table, definition: IndexDefinition) -> IndexDefinition:
