@@ -1,5 +1,6 @@
 """Whose sketches a snapshot may take up: those of its nearest ancestors, and of no more than a few."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +55,19 @@ def test_columns_that_were_sketched_before_are_those_of_the_nearest_ancestor_wit
     )
     copied = find_snapshot(table.refresh(), SnapshotId(later))
     assert fields_sketched_before(table, copied) == {6}, "an engine has copied those of another snapshot"
+
+
+def test_an_ancestor_whose_files_nobody_can_list_is_noted_and_not_extended(
+    table: Table, runner: ThreadlessRunner
+) -> None:
+    first = append(table, 0, 10)
+    run = RunContext(table, STORAGE, runner)
+    count_theta_sketches(run, SnapshotId(first), budget_bytes=0).publish()
+    second = append(table, 10, 20)
+    Path(find_snapshot(table, SnapshotId(first)).manifest_list.removeprefix("file://")).unlink()
+    report = count_theta_sketches(run, SnapshotId(second)).publish()
+    assert (report.ndv["id"], report.files_sketched, report.extended_columns) == (20, 2, ())
+    assert f"ancestor {first} could not be read: " in report.note
 
 
 def test_file_lists_of_few_ancestors_are_read_where_none_can_be_extended(

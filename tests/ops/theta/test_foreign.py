@@ -265,6 +265,14 @@ def test_what_is_sealed_in_an_earlier_format_is_neither_current_nor_fresh_and_is
     assert outdated_statistics(table, snapshot) is None
 
 
+def test_statistics_that_list_no_sketch_are_not_outdated(table: Table) -> None:
+    """Those of an index's snapshot, or an engine's own kinds: a run would not change them."""
+    snapshot = append(table, 0, 10)
+    register_statistics(table, snapshot, path="file:///x", file_size=9, footer_size=4, blobs=[], over=None)
+    assert find_statistics(table.refresh(), snapshot) is not None
+    assert outdated_statistics(table, snapshot) is None
+
+
 def test_one_column_that_is_sealed_in_an_earlier_format_makes_the_slot_be_written_again(table: Table) -> None:
     snapshot = append(table, 0, 300)
     materialize(table, snapshot, columns=("id", "name"))

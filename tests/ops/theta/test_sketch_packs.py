@@ -23,7 +23,7 @@ from icepuffin.ops.binding.joint_commit import Change
 from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.runs.maintenance import collect_table_garbage
-from icepuffin.ops.storage import open_storage
+from icepuffin.ops.storage import RefusedError, open_storage
 from icepuffin.ops.table.blob_kind import LASTING_MS, SKETCHES_TAG, BlobKind, pack_tag
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots, resolve_snapshot
 from icepuffin.ops.tasks.task_runner import RunContext
@@ -146,6 +146,50 @@ def test_a_version_names_the_packs_of_the_one_before(table: Table) -> None:
     with pytest.raises(UnknownSnapshotError, match="only holds theta sketches"):
         resolve_snapshot(table, pack.holder_id)
     assert len(data_snapshots(table)) == 3
+
+
+def test_the_bytes_of_a_pack_are_among_those_that_were_written(table: Table) -> None:
+    report = materialize(table, append(table, 0, 100))
+    (pack,) = newest(table).packs
+    paths = report.statistics_path or "", newest(table).puffin_path, pack.path
+    assert report.bytes_written == sum(local(path).stat().st_size for path in paths)
+
+
+def test_a_version_whose_pack_is_gone_before_it_is_bound_is_not_bound(table: Table) -> None:
+    """Garbage collection may take what waits for long."""
+    snapshot = append(table, 0, 100)
+    counted = count_theta_sketches(RunContext(table, STORAGE, ThreadlessRunner()), snapshot)
+    (pack,) = (local(table.metadata.location) / "metadata").glob("theta-pack-*")
+    pack.unlink()
+    report = counted.publish()
+    assert f"{pack.name} was deleted before it was bound" in report.note
+    assert (report.file_sketches_path, report.ndv["id"]) == (None, 100)
+    assert sketch_versions(table.refresh()) == ()
+
+
+def test_a_run_drops_the_packs_of_versions_that_an_engine_has_expired(table: Table) -> None:
+    (pack,) = packed(table)
+    versions = sketch_versions(table.refresh())
+    table.delete("id >= 0")
+    materialize(table, append(table, 500, 600))
+    assert pack_tag(BlobKind.SKETCHES, pack.holder_id) in table.refresh().metadata.refs, "the versions name it"
+    expired = [version.index_snapshot_id for version in versions]
+    table.maintenance.expire_snapshots().by_ids(expired).commit()
+    materialize(table.refresh(), append(table, 600, 610))
+    assert pack_tag(BlobKind.SKETCHES, pack.holder_id) not in table.refresh().metadata.refs
+
+
+def test_where_no_version_can_be_bound_the_statistics_are_published_all_the_same(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Table) -> None:
+        raise RefusedError("no tags here")
+
+    monkeypatch.setattr(publication, "require_bindable", refuse)
+    report = materialize(table, append(table, 0, 100))
+    assert (report.ndv["id"], report.fresh) == (100, True)
+    assert report.note == "the file sketches were not published: no tags here"
+    assert not any(name.startswith("theta-") for name in our_files(table))
 
 
 def test_the_listing_of_a_file_is_not_parsed_per_column(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from icepuffin.ops.theta.theta_estimate import default_seconds, estimate_theta_s
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaEstimate, ThetaOutcome
 from tests.ops.catalog.bindings import register_statistics
+from tests.ops.theta import foreign
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append
 
 
@@ -65,9 +66,11 @@ def test_the_next_estimate_counts_new_files_and_learns_from_what_the_last_took(
 ) -> None:
     first = append(table, 0, 300)
     count_theta_sketches(RunContext(table, STORAGE, runner), first).publish()
-    assert estimated(table, first, runner).outcome is ThetaOutcome.CURRENT
+    current = estimated(table, first, runner)
+    assert (current.outcome, current.columns, current.files_reused) == (ThetaOutcome.CURRENT, 5, 1)
     estimate = estimated(table, append(table, 250, 500), runner)
     assert (estimate.files_sketched, estimate.files_reused, estimate.values) == (1, 1, 5 * 250)
+    assert estimate.bytes_written == 5 * (24 + 8 * 550), "a single file is no reason to keep sketches of files"
     assert estimate.rates == "measured on the last snapshot"
     ((_, measured),) = measured_versions(sketch_versions(table))
     miss = measured.seconds / default_seconds(5 * 300, runner.task_threads)
@@ -93,6 +96,11 @@ def test_removed_files_are_nothing_to_read(table: Table, runner: ThreadlessRunne
     table.delete("id >= 1000")
     estimate = estimated(table, table.refresh().metadata.snapshots[-1].snapshot_id, runner)
     assert (estimate.outcome, estimate.files_sketched, estimate.bytes_read) == (ThetaOutcome.WRITTEN, 0, 0)
+
+
+def test_a_sketch_is_of_4096_hashes_at_most(table: Table, runner: ThreadlessRunner) -> None:
+    estimate = estimated(table, append(table, 0, 5_000), runner, columns=["id"])
+    assert estimate.bytes_written == 2 * (24 + 8 * 4_096), "of the file, and of the snapshot"
 
 
 def test_a_column_that_a_file_lacks_is_nothing_to_read(table: Table, runner: ThreadlessRunner) -> None:
@@ -158,6 +166,22 @@ def test_an_ancestor_serves_up_to_the_limit_and_with_the_schema_of_now(
         change.add_column("added", LongType())
     count_theta_sketches(RunContext(table, STORAGE, runner), table.metadata.current_snapshot_id or 0).publish()
     assert parts(append(table.refresh(), 500, 600)) == 4, "all, which may have a default of the new column"
+
+
+def test_the_parts_to_sketch_are_those_of_all_files_for_a_column_that_has_no_sketch_of_ours(
+    table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work_bounds, "FEW_FILES", 0)
+    first = find_snapshot(table, append(table, 0, 300))
+    foreign.stamp(table, first, {2: foreign.sketch(table.scan().to_arrow()["name"], "string")})
+    newest = append(table.refresh(), 300, 400)
+
+    def parts(*columns: str) -> int:
+        return parts_to_sketch(table.refresh(), find_snapshot(table, newest), columns)
+
+    assert parts("name") == 2, "another engine counted it"
+    count_theta_sketches(RunContext(table, STORAGE, runner), first.snapshot_id, columns=["id", "size"]).publish()
+    assert [parts("id"), parts("size", "id"), parts("id", "weight")] == [1, 1, 2]
 
 
 def test_sketches_that_an_engine_has_copied_from_another_snapshot_serve_none(

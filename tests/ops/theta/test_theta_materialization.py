@@ -188,6 +188,18 @@ def test_damaged_sketches_are_made_anew_where_that_is_to_be_verified(table: Tabl
     assert lacking in materialize(table, snapshot, runner, verify=True).note
 
 
+def test_sketches_that_the_table_lists_and_the_file_lacks_are_made_anew_where_that_is_to_be_verified(
+    table: Table, runner: ThreadlessRunner
+) -> None:
+    snapshot = append(table, 0, 300)
+    one = local(materialize(table, snapshot, runner, columns=["id"]).statistics_path).read_bytes()
+    both = materialize(table, snapshot, runner, columns=["id", "name"])
+    local(both.statistics_path).write_bytes(one)
+    mended = materialize(table, snapshot, runner, columns=["id", "name"], verify=True)
+    assert (mended.outcome, mended.ndv) == (ThetaOutcome.WRITTEN, both.ndv)
+    assert f"{both.statistics_path} lacks sketches that the table lists" in mended.note
+
+
 def test_removed_files_are_subtracted_without_reading_anything(table: Table, runner: ThreadlessRunner) -> None:
     append(table, 0, 300)
     materialize(table, append(table, 1_000, 1_300), runner)
@@ -479,6 +491,7 @@ def test_broken_kept_sketches_cost_a_recount_and_are_reported(table: Table, runn
     again = materialize(table, snapshot, runner)
     assert (again.ndv, again.files_sketched) == (exact(table, snapshot, CREATED), 2)
     assert "are broken" in again.note
+    assert again.file_sketches_path is not None, "few as they are: the version before has them broken"
 
 
 def test_a_name_mapping_that_cannot_be_read_is_not_missed_where_files_have_ids(
@@ -580,6 +593,15 @@ def test_ndvs_are_fresh_only_for_the_snapshot_that_they_were_counted_for(
     assert not later.entries["id"].fresh
     assert f"counted for snapshot {first}" in later.entries["id"].why
     assert later.entries["id"].ndv == 100
+
+
+def test_a_broken_name_mapping_keeps_no_file_with_field_ids_from_being_counted(
+    table: Table, runner: ThreadlessRunner
+) -> None:
+    snapshot = append(table, 0, 100)
+    with table.transaction() as change:
+        change.set_properties({"schema.name-mapping.default": "[{"})
+    assert materialize(table.refresh(), snapshot, runner).ndv["id"] == 100
 
 
 def test_names_that_a_column_is_mapped_to_since_are_counted(tmp_path: Path) -> None:
