@@ -59,13 +59,17 @@ def test_rows_outside_are_those_that_no_ball_holds() -> None:
 def test_a_file_has_a_ball_for_each_heap_of_its_vectors_and_none_for_other_partitions(
     rows: int, tmp_path: Path
 ) -> None:
-    """However many rows the centres are made from; by those of an index, or its own."""
+    """However many rows the centres are made from; by those of an index, or its own. It is read in two batches, and a
+    row of each has no vector.
+    """
     vectors = np.random.default_rng(rows).standard_normal((rows, 3)).astype(np.float32)
     vectors[::2] += 100
+    column_values = [None, *vectors.tolist(), None]
     field = pa.field("v", pa.list_(pa.float32()), metadata={"PARQUET:field_id": "1"})
     path = tmp_path / "heaps.parquet"
-    pq.write_table(pa.Table.from_arrays([pa.array(vectors.tolist(), field.type)], schema=pa.schema([field])), path)
-    file = LiveFile(f"file://{path}", path.stat().st_size, rows, 1, "PARQUET")
+    column_data = pa.Table.from_arrays([pa.array(column_values, field.type)], schema=pa.schema([field]))
+    pq.write_table(column_data, path, row_group_size=1 + 9 * rows // 10)
+    file = LiveFile(f"file://{path}", path.stat().st_size, rows + 2, 1, "PARQUET")
     schema = Schema(NestedField(1, "v", ListType(2, FloatType(), element_required=False), required=False))
     column = VectorColumn(schema, 1, 3, Metric.L2, STORAGE)
     own = enclose(EnclosureTask(((FileSlot(7), file),), column, most_balls=2, seed=0))
@@ -75,7 +79,7 @@ def test_a_file_has_a_ball_for_each_heap_of_its_vectors_and_none_for_other_parti
         f"file://{tmp_path}/staging", recorded=False,
     )  # fmt: skip
     for staged in (own, scatter(task)):
-        assert staged.live_rows == ((7, rows),)
+        assert (staged.live_rows, staged.without_vector) == (((7, rows),), 2)
         assert staged.balls.slots.tolist() == [7, 7]
         assert sorted(np.rint(staged.balls.centers.mean(axis=1) / 100).tolist()) == [0, 1]
         assert staged.balls.radii.max() < 10

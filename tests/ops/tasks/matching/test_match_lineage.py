@@ -11,7 +11,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import FloatType, ListType, NestedField
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.model import FileSlot, LiveFile, ShardId
+from icepuffin.ops.model import DeleteFile, DeleteKind, FileSlot, LiveFile, ShardId
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.matching.match_hashes import MatchTask, read_moves
 from icepuffin.ops.tasks.matching.match_lineage import (
@@ -42,6 +42,7 @@ def data_file(
     commit: int,
     lineage: Lineage,
     vectors: npt.NDArray[np.float32] | None = None,
+    row_group_size: int | None = None,
 ) -> LiveFile:
     ids = {"_row_id": b"2147483540", "_last_updated_sequence_number": b"2147483539"}
     fields = [pa.field("id", pa.int64(), metadata={b"PARQUET:field_id": b"1"})]
@@ -51,7 +52,7 @@ def data_file(
         element = pa.field("element", pa.float32(), metadata={b"PARQUET:field_id": b"3"})
         fields.append(pa.field("embedding", pa.list_(element), metadata={b"PARQUET:field_id": b"2"}))
         columns.append(vectors.tolist())
-    pq.write_table(pa.table(columns, pa.schema(fields)), path)
+    pq.write_table(pa.table(columns, pa.schema(fields)), path, row_group_size=row_group_size)
     return LiveFile(
         f"file://{path}",
         path.stat().st_size,
@@ -119,6 +120,20 @@ def test_nodes_of_a_deleted_file_are_left(tmp_path: Path) -> None:
     assert moves_of(result) == {(0, 3): (NEW, 1)}
 
 
+def test_nodes_of_files_that_are_not_looked_at_are_left(tmp_path: Path) -> None:
+    moved = {"_row_id": [101, 13], "_last_updated_sequence_number": [5, 3]}
+    result = matched(tmp_path, moved, VECTORS[[5, 3]], only_old=True)
+    assert moves_of(result) == {(0, 3): (NEW, 1)}
+
+
+def test_rows_that_were_deleted_since_keep_the_places_of_those_behind_them(tmp_path: Path) -> None:
+    """So deletes of files of before are not read."""
+    moved = {"_row_id": [101, 102], "_last_updated_sequence_number": [5, 5]}
+    deletes = (DeleteFile(f"file://{tmp_path}/unread", DeleteKind.POSITION, 7, 1, 1),)
+    result = matched(tmp_path, moved, VECTORS[[5, 6]], deletes=deletes)
+    assert moves_of(result) == {(0, 5): (NEW, 0), (0, 6): (NEW, 1)}
+
+
 def test_rows_of_other_ranges_behind_the_last_are_compared_with_no_node(tmp_path: Path) -> None:
     moved = {"_row_id": [13, 12, 11, 10], "_last_updated_sequence_number": [3, 3, 3, 3]}
     moves: dict[tuple[int, int], tuple[int, int]] = {}
@@ -140,20 +155,31 @@ def test_a_file_that_holds_another_vector_than_its_lineage_says_is_named(tmp_pat
     assert matched(tmp_path, moved, vectors).refuted == f"file://{tmp_path}/new.parquet"
 
 
+def test_of_several_row_groups_the_rows_of_the_middle_one_are_compared(tmp_path: Path) -> None:
+    vectors = VECTORS[[3, 2, 1]]
+    moved = {"_row_id": [13, 12, 11], "_last_updated_sequence_number": [3, 3, 3]}
+    assert not matched(tmp_path, moved, vectors, row_group_size=1).refuted
+    vectors[1] = VECTORS[0]
+    assert matched(tmp_path, moved, vectors, row_group_size=1).refuted
+
+
 def matched(
     folder: Path,
     lineage: Lineage,
     vectors: npt.NDArray[np.float32],
     *,
     without_other: bool = False,
+    only_old: bool = False,
+    deletes: tuple[DeleteFile, ...] = (),
     hash_range: int = 0,
     range_bits: int = 0,
+    row_group_size: int | None = None,
 ) -> LineageMatchResult:
     """A new file with that lineage, matched with the dead nodes of two files."""
     old = data_file(folder / "old.parquet", 4, 10, 3, {})
     ids = {"_row_id": [100, 101, 102], "_last_updated_sequence_number": [5, 5, 5]}
-    other = data_file(folder / "other.parquet", 3, 500, 6, ids)
-    new = data_file(folder / "new.parquet", len(vectors), 20, 7, lineage, vectors)
+    other = replace(data_file(folder / "other.parquet", 3, 500, 6, ids), deletes=deletes)
+    new = data_file(folder / "new.parquet", len(vectors), 20, 7, lineage, vectors, row_group_size)
     if without_other:
         (folder / "other.parquet").unlink()
     shard = replace(
@@ -168,7 +194,8 @@ def matched(
     of_range = tuple((path, rows) for number, path, rows in blocks if number == hash_range)
     match = MatchTask(hash_range, range_bits, of_range, (dead,), (), staging, STORAGE)
     column = VectorColumn(SCHEMA, 2, DIMS, Metric.L2, STORAGE)
-    return match_lineage(LineageMatchTask(match, ((OLD, old), (OTHER, other)), ((NEW, new),), column))
+    before = ((OLD, old),) if only_old else ((OLD, old), (OTHER, other))
+    return match_lineage(LineageMatchTask(match, before, ((NEW, new),), column))
 
 
 def moves_of(result: LineageMatchResult) -> dict[tuple[int, int], tuple[int, int]]:
