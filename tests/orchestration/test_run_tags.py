@@ -18,12 +18,14 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from examples.demo.local_sensor import tick
 from icepuffin.assets.table_settings import HIDDEN_TAGS, RUN_NUMBERS
 from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.sizes import SHARD_BYTES
 from icepuffin.ops.index.planning.work_bounds import RefreshBounds
 from icepuffin.ops.index.versions.version_sizes import VersionSizes
 from icepuffin.ops.model import MIB, SnapshotId
 from icepuffin.ops.resources import Engine
+from icepuffin.ops.runs import requirements as requirements_module
 from icepuffin.ops.runs.requirements import RunRequirements, _refresh_work, run_requirements
 from icepuffin.ops.runs.snapshot import refresh
 from icepuffin.ops.table.blob_kind import SIZES_KEY
@@ -242,6 +244,29 @@ def test_where_all_rows_are_new_their_dimensions_may_be_others(indexed: Table) -
     assert all_new.memory_mb == 512 + int(np.ceil(2 * (2**30 + 4 * 64 * 1_010_000) / MIB)), "vectors lie in a file"
     small = with_counts(table, {"added-records": "1010000", "total-files-size": "1"}, of=head)
     assert needs(small, one) == replace(few, bytes=1), "as large as those of before, at least"
+
+
+def test_dimensions_are_those_of_the_newest_version(indexed: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two versions one was of other vectors, and rows of the newest one alone are left."""
+    head, one = head_of(indexed, "main"), replace(DEFINITION, shards=1)
+    table = with_counts(indexed, {"total-files-size": "900000000"}, of=head)
+    (newest,) = index_versions(table, DEFINITION.name)
+    text = Measurement("LocalRunner", 1, 1.0, {"dims": 7 * DIMS}).text()
+    older = replace(newest, base_snapshot_id=SnapshotId(5), measurement=text)
+    monkeypatch.setattr(requirements_module, "versions_of", lambda *_: (older, newest))
+    assert needs(table, one).memory_mb == 512 + int(np.ceil(2 * 4 * (DIMS + 64) * 1_010_000 / MIB))
+
+
+def test_vectors_of_bits_take_a_number_each_in_memory(lake: Lake) -> None:
+    """Where their dimensions are not known yet, they may be all that the files have."""
+    totals = {"records": 1_000_000, "files-size": 10_000_000}
+    plain, bits = (requirements(lake, totals=totals, element_type=kind, shards=1) for kind in ("column", "bit"))
+    assert bits.memory_mb - plain.memory_mb == pytest.approx(2 * 31 * 20_000_000 / MIB, abs=1)
+
+
+def test_a_snapshot_that_is_gone_needs_the_process_alone(indexed: Table) -> None:
+    needed = run_requirements(indexed, [DEFINITION], SnapshotId(5), engine=LOCAL)
+    assert needed == RunRequirements(0, 0, 0, 0, 0, 512)
 
 
 def test_a_build_makes_more_shards_than_named_where_one_might_be_too_large(lake: Lake) -> None:

@@ -25,7 +25,13 @@ from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.processes import PROCESS_TAG, this_process
 from icepuffin.orchestration.sensor import facts
-from icepuffin.orchestration.sensor.facts import TABLE_TAG, _freshness_state, _highest_return, _made_again_for
+from icepuffin.orchestration.sensor.facts import (
+    TABLE_TAG,
+    _freshness_state,
+    _highest_return,
+    _made_again_for,
+    gather_facts,
+)
 from icepuffin.orchestration.sensor.sensor_definition import SensorEvaluation, evaluate
 from icepuffin.orchestration.sensor.sensor_plan import SensorCursor
 from icepuffin.orchestration.settings import Settings, load
@@ -431,9 +437,65 @@ def test_an_evaluation_that_waits_names_the_run_that_it_waits_for(lake: Lake, in
     run = create_run_for_test(
         instance, job_name="refresh", status=dg.DagsterRunStatus.STARTED, tags={TABLE_TAG: "demo/demo/packages"}
     )
-    skipped = evaluated(load(lake.settings_file), instance).skip_reason
-    assert skipped is not None
-    assert f"run {run.run_id} (started)" in (skipped.skip_message or "")
+    create_run_for_test(
+        instance, job_name="refresh", status=dg.DagsterRunStatus.STARTING, tags={TABLE_TAG: "demo/demo/packages"}
+    )
+    end = f"for run {run.run_id} (started) of this table to end"
+
+    def skipped() -> str:
+        reason = evaluated(load(lake.settings_file), instance).skip_reason
+        assert reason is not None
+        return reason.skip_message or ""
+
+    assert skipped() == f"1 snapshot waits {end}", "the newest"
+    lake.write_settings(runs_ahead=2)
+    assert skipped() == f"3 snapshots wait {end}"
+    lake.write_settings(runs_ahead=9)
+    cursor = evaluated(load(lake.settings_file), instance).cursor
+    later = evaluated(load(lake.settings_file), instance, cursor).skip_reason
+    assert later is not None
+    assert later.skip_message == "no new snapshot"
+
+
+def test_an_evaluation_limits_the_pool_and_frees_it_of_runs_that_have_ended(lake: Lake, tmp_path: Path) -> None:
+    spec, catalogs = spec_of(load(lake.settings_file))
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as stored:
+        evaluate_once(stored, spec, catalogs)
+        storage = stored.event_log_storage
+        assert [(limit.name, limit.limit) for limit in storage.get_pool_limits()] == [(spec.pool, 1)]
+        killed = create_run_for_test(stored, status=dg.DagsterRunStatus.FAILURE).run_id
+        assert storage.claim_concurrency_slot(spec.pool, killed, "step").is_claimed
+        evaluate_once(stored, spec, catalogs)
+        assert storage.get_concurrency_info(spec.pool).claimed_slots == []
+
+
+def test_a_head_is_tagged_where_each_index_has_its_version(lake: Lake, instance: dg.DagsterInstance) -> None:
+    spec, _ = spec_of(load(lake.settings_file))
+    (first,) = spec.indexes
+    both = replace(spec, indexes=(first, replace(first, name="other")))
+    publish(lake.table, binding(lake.table, name=first.name))
+    table, cursor = lake.table.refresh(), SensorCursor(str(lake.table.metadata.table_uuid))
+    tagged = [gather_facts(instance, each, table, cursor).index_tags_at_head for each in (spec, both)]
+    assert tagged == [True, False]
+
+
+def test_snapshots_are_in_commit_order_whatever_the_clocks_of_their_writers_say(lake: Lake) -> None:
+    first, *rest = lake.table.metadata.snapshots
+    late = first.model_copy(update={"timestamp_ms": rest[-1].timestamp_ms + 1})
+    lake.table.metadata = lake.table.metadata.model_copy(update={"snapshots": [late, *rest]})
+    ids = [snapshot.snapshot_id for snapshot in (first, *rest)]
+    assert [snapshot.snapshot_id for snapshot in facts.watched_snapshots(lake.table, ["main"])] == ids
+    assert [*facts._parents(lake.table)] == [*map(str, ids)]
+
+
+def test_many_partitions_are_looked_up_all_at_once(
+    lake: Lake, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, catalogs = spec_of(load(lake.settings_file))
+    keys = set(evaluate_once(instance, spec, catalogs).recorded)
+    monkeypatch.setattr(facts, "_MAX_NAMED_PARTITIONS", 1)
+    some = {min(keys), max(keys)}
+    assert facts._materialized(instance, spec.key, {*some, "unknown"}) == some
 
 
 def test_an_evaluation_ends_a_run_whose_process_is_gone_and_goes_on(lake: Lake, instance: dg.DagsterInstance) -> None:
