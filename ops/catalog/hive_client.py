@@ -15,6 +15,7 @@ def make_newer_calls() -> None:
     """
     from hive_metastore.ThriftHiveMetastore import Client  # noqa: PLC0415  needs thrift, which others do not have
     from hive_metastore.ttypes import GetTableRequest, GetTablesRequest  # noqa: PLC0415
+    from thrift.Thrift import TApplicationException  # noqa: PLC0415
 
     def get_table(client: Any, dbname: str, tbl_name: str) -> Any:
         return client.get_table_req(GetTableRequest(dbName=dbname, tblName=tbl_name)).table
@@ -25,19 +26,20 @@ def make_newer_calls() -> None:
     for name, newer in (("get_table", get_table), ("get_table_objects_by_name", get_table_objects)):
         older = getattr(Client, name)
         if not hasattr(older, "__wrapped__"):
-            setattr(Client, name, _with_newer(older, newer))
+            setattr(Client, name, with_newer(older, newer, TApplicationException))
 
 
-def _with_newer(older: Callable[..., Any], newer: Callable[..., Any]) -> Callable[..., Any]:
-    """The older call; the newer one where the server has no such method."""
-    from thrift.Thrift import TApplicationException  # noqa: PLC0415
+def with_newer(older: Callable[..., Any], newer: Callable[..., Any], answered: Any) -> Callable[..., Any]:
+    """The older call; the newer one where the server has no such method. `answered`: thrift's class of errors that the
+    server itself raises.
+    """
 
     @wraps(older)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return older(*args, **kwargs)
-        except TApplicationException as error:
-            if error.type != TApplicationException.UNKNOWN_METHOD:
+        except answered as error:
+            if error.type != answered.UNKNOWN_METHOD:
                 raise
         return newer(*args, **kwargs)
 

@@ -396,10 +396,11 @@ def test_tables_that_the_settings_name_keep_their_names(lake: Lake) -> None:
     [
         ([("demo", "n.a"), ("other", "n.a")], []),
         ([("demo", "n.a.theta_sketches"), ("demo", "n.*", "n.a")], ["n.a"]),
+        ([("demo", "n.a"), ("demo", "n.*", "n.a.theta_sketches")], ["n.a.theta_sketches"]),
         ([("demo", "n.a-b"), ("demo", "n.a_b")], ["n.a-b"]),
         ([("demo", "n.*", "n.a b", "n.a_b")], ["n.a b"]),
     ],
-    ids=["two catalogs", "below the other", "named", "of a pattern"],
+    ids=["two catalogs", "above the other", "below the other", "named", "of a pattern"],
 )
 def test_of_two_names_that_are_one_in_dagster_the_less_plain_has_a_mark(
     entries: list[tuple[str, ...]], marked: list[str]
