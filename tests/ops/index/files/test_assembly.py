@@ -157,6 +157,18 @@ def test_ctrl_c_while_a_thread_starts_leaves_no_file(
     assert index_head(table).rows == 300
 
 
+@pytest.mark.parametrize("error", [StorageError("the store is away"), PermissionError("not yours")])
+def test_a_file_that_cannot_be_removed_hides_no_error_of_the_work(tmp_path: Path, error: Exception) -> None:
+    class Kept(LocalStorage):
+        def delete(self, path: str) -> None:
+            raise error
+
+    file = background_file.BackgroundFile(Kept(), f"{tmp_path}/file")
+    file.finish([[b"whole"]])
+    file.leave(failed=True)
+    assert (tmp_path / "file").read_bytes() == b"whole"
+
+
 def test_a_store_that_fails_while_shards_are_made_is_named_when_they_are(
     changed: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
