@@ -315,6 +315,10 @@ def test_sketches_that_cannot_be_read_are_found(lake: Lake, catalogs: Catalogs, 
     assert number(before, "why") == "there are no sketches yet"
     report = count_theta_sketches(ENGINE.run_on(lake.table, lake.head()), lake.head()).publish()
     assert result(check, catalogs).passed
+    lake.table.refresh().manage_snapshots().create_branch(lake.table.metadata.snapshots[0].snapshot_id, "old").commit()
+    lake.write_settings(watched_refs=("old", "main"))
+    of_old = sketches_check(found_spec(load(lake.settings_file).tables["packages"], catalogs))
+    assert number(result(of_old, catalogs), "why") == "there are no sketches yet", "of the first ref"
     path = Path((report.statistics_path or "").removeprefix("file://"))
     data = bytearray(path.read_bytes())
     data[30] ^= 1

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import write_manifest
@@ -282,6 +283,20 @@ def test_a_manifest_list_that_was_cut_behind_its_header_is_not_that_of_an_empty_
     ):
         with pytest.raises(ManifestError, match="has no manifests, and the snapshot counts 1 data files"):
             work()
+
+
+def test_files_that_a_commit_has_left_in_its_manifest_are_among_those_that_the_list_has(
+    table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = [str(tmp_path / f"{number}.parquet") for number in range(2)]
+    for number, path in enumerate(paths):
+        pq.write_table(make_rows(1_000 * number + 1_000, 1_000 * number + 1_010), path)
+    table.add_files(paths)
+    table.delete("id >= 2000")
+    head = table.refresh().metadata.current_snapshot_id or 0
+    assert any(manifest.existing_files_count for manifest in find_snapshot(table, SnapshotId(head)).manifests(table.io))
+    assert len(live_files(table, SnapshotId(head)).files) == 2
+    assert not caplog.records
 
 
 def test_a_manifest_list_that_lacks_data_files_is_warned_of(table: Table, caplog: pytest.LogCaptureFixture) -> None:

@@ -164,6 +164,8 @@ def test_ties_are_of_a_limit_with_further_keys_and_conditions_keep_their_bracket
         ("SELECT soundex(name) FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3", "is not computed here"),
         ("SELECT * EXCEPT (id) FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3", "name the columns"),
         ("SELECT u.id FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3", "u.id is no column of t"),
+        ("SELECT u.t.id FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3", "u.t.id is no column of t"),
+        ("SELECT id FROM t FOR VERSION FROM 1 TO 2 ORDER BY l2_distance(v, array(1)) LIMIT 3", "only one snapshot is"),
         ("SELECT id FROM t WHERE l2_distance(v, array(1)) > 2", "not ordered by one distance"),
         ("SELECT l2_distance(v, array(2)) FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3", "more than one vector"),
         (
@@ -333,6 +335,7 @@ def test_statements_on_indexes() -> None:
         ("CREATE INDEX i ON t USING diskann (v) WITH (build = no)", "it takes true or false"),
         ("SHOW INDEXES ON `ns.t`", "a name with a dot in it cannot be written here; quote each part"),
         ("SELECT id FROM t ORDER BY l2_distance(v, array(1)) LIMIT 2147483648", "a number of rows, up to 2147483647$"),
+        ("SELECT id FROM t ORDER BY l2_distance(v, array(1)) LIMIT true", "LIMIT True: it is a number of rows"),
     ],
 )
 def test_bad_statements_are_refused(text: str, message: str) -> None:
