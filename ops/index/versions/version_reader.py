@@ -456,13 +456,19 @@ def open_versions(
         try:
             opened.append(with_origins(table, open_version(version, storage)))
         except NotAnIndexError as error:
-            cause = error.__cause__
-            lasting = isinstance(cause, ObjectMissingError | RefusedError)
-            if isinstance(cause, StorageError) and not lasting and not skip_unanswered:
-                raise cause from error
+            if not skip_unanswered and (unanswered := _unanswered(error)) is not None:
+                raise unanswered from error
             _log.warning("the version of snapshot %s cannot be used: %s", version.base_snapshot_id, error)
-            unreadable.append(error)
+            # anew: a traceback's frames would hold what the caller opens, files too, until Python looks for cycles
+            unreadable.append(type(error)(*error.args))
     return opened, tuple(unreadable)
+
+
+def _unanswered(error: NotAnIndexError) -> StorageError | None:
+    """The cause of an error, where it is that the store does not answer."""
+    cause = error.__cause__
+    is_lasting = isinstance(cause, ObjectMissingError | RefusedError)
+    return cause if isinstance(cause, StorageError) and not is_lasting else None
 
 
 def with_origins(table: Table, version: OpenVersion) -> OpenVersion:
