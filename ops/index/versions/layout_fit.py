@@ -19,7 +19,7 @@ STEP_APART = 1.05
 """Multiple from which on a codebook may not tell in which shards neighbors lie. Rows like those of the build stay below
 it; once all rows are of another model it may be 1.2 alone
 """
-MOST_ARRIVED = 0.1
+MAX_ARRIVED = 0.1
 """Share of the rows that may come before searches of all shards are measured again"""
 
 
@@ -60,7 +60,7 @@ class LayoutFit:
         """Whether searches of all shards are to be measured again. live_rows: those of all shards. `arriving`: of them,
         rows that come now and are not counted yet.
         """
-        return self.arrived + arriving > MOST_ARRIVED * live_rows
+        return self.arrived + arriving > MAX_ARRIVED * live_rows
 
     @property
     def imbalance(self) -> str:
