@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -55,7 +56,8 @@ def find_rows(
     searcher = searcher_for(shard, vectors, is_live, searcher)
     metric = Metric.of_code(shard.metric)
     by_k = {MEASURED_K: queries[:count], WIDE_K: queries[: -(-count // SHARED_QUERIES_PER_WIDE_ONE)]}
-    own = _equal_nodes(vectors, is_live, by_k[MEASURED_K])
+    kept = vectors if shard.vectors is None else shard.vectors  # halves are compared with halves: no more is known
+    own = _equal_nodes(kept, is_live, by_k[MEASURED_K].astype(kept.dtype))
     needed = np.intersect1d(own, searcher.landmarks)  # without them walks would go other ways
     own = np.setdiff1d(own, needed)
     is_other = is_live.copy()
@@ -68,7 +70,7 @@ def find_rows(
         found = exact_of(of_k, vectors, answers, metric)
         by_defaults.append(FoundRows(k, [BY_DEFAULTS], nearest[:, : k + 1], [ranks], [found]))
         nearest = np.sort(np.where(np.isin(nodes, own), np.inf, nearest), axis=1)[:, :k]
-        nearest[(of_k[:, None] == vectors[needed]).all(axis=2).any(axis=1)] = -np.inf
+        nearest[(of_k[:, None].astype(kept.dtype) == kept[needed]).all(axis=2).any(axis=1)] = -np.inf
         settings, all_ranks, all_found = curve_settings(shard, k), [], []
         with held_out(shard, own):
             for width, oversample in settings:
@@ -113,9 +115,9 @@ def recalls_of_all(
 
 
 def _equal_nodes(
-    vectors: npt.NDArray[np.float32], is_live: npt.NDArray[np.bool_], rows: npt.NDArray[np.float32]
+    vectors: npt.NDArray[Any], is_live: npt.NDArray[np.bool_], rows: npt.NDArray[Any]
 ) -> npt.NDArray[np.int64]:
-    """int64[..], ascending: the first live one of f32[N, D] vectors that equals each of a few rows f32[n, D]."""
+    """int64[..], ascending: the first live one of the vectors [N, D] that equals each of a few rows [n, D]."""
     sought, out = {row.tobytes() for row in rows}, []
     for node in np.flatnonzero(is_live & np.isin(vectors[:, 0], rows[:, 0])).tolist():
         if (data := vectors[node].tobytes()) in sought:

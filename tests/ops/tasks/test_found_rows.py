@@ -93,6 +93,20 @@ def test_the_recall_of_all_shards_is_that_of_the_nearest_rows_of_all_their_answe
         assert 10 < len(held) <= len(queried) - (not dead)
 
 
+def test_a_row_of_which_a_shard_has_halves_is_no_answer_to_itself() -> None:
+    """The table has it as it is, and a graph of these rows leads to it as to no other."""
+    _, vectors = searchable_shard(Metric.L2, rows=ROWS)
+    halves = vectors.astype(np.float16)
+    shard, queries = replace(poor_shard(vectors, Metric.L2), vectors=halves), vectors[::10]
+    rounded = halves.astype(np.float32)
+    for_rows, for_halves = (
+        find_rows(shard, rounded, ALL, rows, count=QUERIES, threads=1) for rows in (queries, rounded[::10])
+    )
+    for of_row, of_half in zip(for_rows, for_halves, strict=True):
+        expected = recalls_of_all([of_half], rounded[::10], Metric.L2)
+        assert recalls_of_all([of_row], queries, Metric.L2) == pytest.approx(expected, abs=0.01)
+
+
 def test_candidates_of_all_shards_compete_by_what_the_shards_hold() -> None:
     """Codes of one shard may pass for nearer than the nearest rows of the other: then these are no candidates."""
     _, vectors = searchable_shard(Metric.L2, rows=200)
