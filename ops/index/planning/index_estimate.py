@@ -149,7 +149,8 @@ def _of_refresh(
         _shard(plan, ShardId(shard_id), entries[i], dims, tombstones[i], newly_dead[i], remaps[i], inserts[i])
         for shard_id, i in enumerate(kept)
     ]
-    if len(shards) > 1 and fit_of(base.bound.sizes).outdates_recall(sum(live_rows) + new, new):
+    is_outdated = fit_of(base.bound.sizes).outdates_recall(sum(live_rows) + new, new)
+    if is_outdated and len(shards) + (placement.target == NEW_DELTA) > 1:
         shards = [
             replace(shard, bytes_read=entries[i].all_bytes) if shard.how.keeps_bytes else shard
             for shard, i in zip(shards, kept, strict=True)

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.binding.measurements import Measurement
-from icepuffin.ops.index import IndexReport, plan_version
+from icepuffin.ops.index import IndexDefinition, IndexReport, plan_version
 from icepuffin.ops.index.planning import index_estimate, rates
 from icepuffin.ops.index.planning.changes import Changes
 from icepuffin.ops.index.planning.index_estimate import estimate
@@ -42,15 +42,15 @@ def first_file(table: Table) -> str:
     return str(min(table.refresh().inspect.files()["file_path"].to_pylist()))
 
 
-def estimate_and_report(table: Table) -> tuple[Estimate, IndexReport]:
+def estimate_and_report(table: Table, definition: IndexDefinition = DEFINITION) -> tuple[Estimate, IndexReport]:
     """The estimate that was made before anything was done, and the report, which holds an equal one."""
     head = table.refresh().metadata.current_snapshot_id
     assert head is not None
     before = table.metadata_location
-    plan = plan_version(RunContext(table, STORAGE), DEFINITION, head)
+    plan = plan_version(RunContext(table, STORAGE), definition, head)
     expected = estimate(RunContext(table, STORAGE, LocalRunner(1)), plan)
     assert table.refresh().metadata_location == before
-    report = index_head(table)
+    report = index_head(table, definition)
     assert report.estimate == expected
     return expected, report
 
@@ -88,18 +88,20 @@ def test_an_estimate_foresees_deltas_that_will_be_distributed(table: Table) -> N
     assert {shard.how for shard in expected.shards} == {"inserted"}
 
 
+@pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize(("count", "is_searched"), [(133, False), (134, True)])
 def test_shards_that_are_searched_since_many_rows_came_are_foreseen_as_read(
-    table: Table, count: int, is_searched: bool
+    table: Table, count: int, is_searched: bool, shards: int
 ) -> None:
-    """To 1,200 rows: over a tenth of those that there are then."""
-    index_head(table)
+    """To 1,200 rows: over a tenth of those that there are then. They make a delta."""
+    definition = replace(DEFINITION, shards=shards)
+    index_head(table, definition)
     table.append(make_rows(1200, 1200 + count))
-    expected, _ = estimate_and_report(table)
+    expected, _ = estimate_and_report(table, definition)
     version = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
     kept = [shard for shard in expected.shards if shard.how == "copied"]
-    assert len(kept) == 3
-    sizes = [entry.all_bytes if is_searched else 0 for entry in version.routing.shards[:3]]
+    assert len(kept) == shards
+    sizes = [entry.all_bytes if is_searched else 0 for entry in version.routing.shards[:shards]]
     assert [shard.bytes_read for shard in kept] == sizes
 
 
