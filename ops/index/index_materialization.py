@@ -56,24 +56,17 @@ def materialize_index(
         with clock.stage("plan"):
             return plan_version(run, definition, snapshot_id, verify=whole)
 
-    def sweep(plan: VersionPlan) -> None:
-        from icepuffin.ops.index.new_version import sweep_staged  # noqa: PLC0415  numba, loaded by now
-
-        sweep_staged(plan, run.storage)
-
     def attempt(*, whole: bool) -> IndexReport:
         plan = plan_next(whole=whole)
         try:
             return _carry_out(run, plan, clock, sketches, again=again)
         except StagedDamageError as error:
             _log.warning("snapshot %s, index %s: work is done again: %s", snapshot_id, definition.name, error)
-            sweep(plan)
             return _carry_out(run, plan, clock, sketches, again=again)
         except ObjectMissingError:
             # another run has published a version meanwhile, and swept what both had staged
             replanned = plan_next(whole=whole)
-            if replanned.existing is None:  # or something staged is not whole: the next attempt must not reuse it
-                sweep(plan)
+            if replanned.existing is None:  # or something staged is not whole
                 raise
             return _carry_out(run, replanned, clock, sketches, again=again)
 
@@ -117,6 +110,8 @@ def _carry_out(
             vain = find_vain_build(plan, run) if is_unfit else None
             other = plan_instead(plan, error, first, vain)
             if other is None:
+                if isinstance(error, StagedDamageError | ObjectMissingError):  # the next attempt must not reuse it
+                    _sweep(plan, run)
                 if Action.BUILT in (one.action for one in (*tried, plan)):
                     _record_if_vain(plan, error, run)
                 _name_both(error, plan, vain)
@@ -127,13 +122,17 @@ def _carry_out(
             tried.append(plan)
             plan = other
             continue
-        if tried:
-            from icepuffin.ops.index.new_version import sweep_staged  # noqa: PLC0415  numba, loaded by now
-
-            with left_where_refused():
-                for other in tried:
-                    sweep_staged(other, run.storage)
+        with left_where_refused():
+            for other in tried:
+                _sweep(other, run)
         return report
+
+
+def _sweep(plan: VersionPlan, run: RunContext) -> None:
+    """Delete what is staged for a plan."""
+    from icepuffin.ops.index.new_version import sweep_staged  # noqa: PLC0415  numba, loaded by now
+
+    sweep_staged(plan, run.storage)
 
 
 def _require_new_build(plan: VersionPlan, run: RunContext) -> None:

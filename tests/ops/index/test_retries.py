@@ -3,10 +3,13 @@
 import os
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
@@ -19,7 +22,7 @@ from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.shard_task import ShardResult, ShardTask, make_shard
 from icepuffin.ops.tasks.staged_blocks import read_blocks
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext, TaskRunner
-from tests.conftest import STORAGE, make_rows
+from tests.conftest import DIMS, ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, content
 from tests.ops.index.test_index_materialization import drop_everything
 
@@ -136,6 +139,27 @@ def test_staged_objects_that_were_damaged_are_made_again(
     except ObjectMissingError:
         report = build(table, LocalRunner(1))
     assert content(report) == expected
+
+
+@pytest.mark.parametrize("staged", ["block-*.arrows", "shard-*.dann"])
+def test_damage_is_made_again_in_a_build_that_follows_a_refresh(table_factory: TableFactory, staged: str) -> None:
+    """What is staged for it lies in another folder than that of the refresh, which each run tries first."""
+    table, definition = table_factory(), replace(DEFINITION, shards=8, max_deltas=0)
+    table.append(make_rows(0, 600))
+    build(table, LocalRunner(1), definition)
+    near = np.random.default_rng(0).normal(5, 0.01, (500, DIMS)).tolist()
+    column = pa.array(near, pa.list_(pa.float32()))
+    table.append(make_rows(600, 1_100).set_column(3, ROWS.field("embedding"), column))
+    with pytest.raises(DriverLostError):
+        build(table, DyingRunner(2), definition)
+    damaged = list(Path(table.location().removeprefix("file://")).rglob(staged))
+    assert len(damaged) >= 2
+    for path in damaged:
+        path.write_bytes(path.read_bytes()[:-40])
+    with suppress(ObjectMissingError):
+        build(table, LocalRunner(1), definition)
+    report = build(table, LocalRunner(1), definition)
+    assert "out of balance" in report.reason or report.action is Action.REUSED
 
 
 @pytest.mark.jvm
