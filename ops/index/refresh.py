@@ -34,8 +34,9 @@ from icepuffin.ops.index.versions.version_reader import OpenVersion
 from icepuffin.ops.index.versions.version_sizes import fit_of
 from icepuffin.ops.model import FileSlot, How, ObjectRange, ShardId, StorageConfig, StoredShard
 from icepuffin.ops.process.memory import memory_bytes
-from icepuffin.ops.recall.shard_recall import ShardRecall
+from icepuffin.ops.recall.shard_recall import AcrossShards, ShardRecall
 from icepuffin.ops.shards.shard_reader import open_shard
+from icepuffin.ops.storage import relative_to
 from icepuffin.ops.tasks.base_shard import BaseShard, RelocatedShard, RelocateTask, relocate
 from icepuffin.ops.tasks.delta_rows import DeltaRowsTask, DissolvedDelta, PassedRows, scatter_delta
 from icepuffin.ops.tasks.matching.match_hashes import StagedMoves
@@ -145,10 +146,13 @@ def refresh_shards(
         raise LayoutMisfitError(fit.imbalance)
     if plan.other_error is not None:  # a build was tried in vain: the next refresh tries none for this cause
         fit = replace(fit, kept_balance=fit.balance)
-    shard_count = len(kept) + (placement.target == NEW_DELTA)
+    live_rows = sum(shard.live_rows for shard in shards) + sum(n for it in scattered for _, n in it.live_rows)
+    shard_count = len(kept) + (len(kept) in arrivals.blocks)  # rows without a vector make no delta
     queries = None
-    if shard_count > 1 and fit.outdates_recall(sum(shard.live_rows for shard in shards) + matches.unmatched_rows):
-        queries = draw_queries(plan, shard_count, run.storage)
+    if shard_count == 1:  # a search of the index finds what a search of the shard does
+        layout = replace(layout, across=AcrossShards())
+    elif fit.outdates_recall(live_rows):
+        queries = draw_queries(_without_empty_files(plan, base), shard_count, run.storage)
     if queries is not None:
         fit, context = replace(fit, arrived=0.0), replace(context, layout=replace(layout, routing_queries=queries))
     results = _make(context, kept, arrivals, placement, on_kept)
@@ -159,6 +163,14 @@ def refresh_shards(
     if queries is not None:
         layout = measured_across(layout, queries, results, plan.definition.metric)
     return ShardSet(layout, files, results, read, sum(shard.live_rows for shard in dissolved), fit)
+
+
+def _without_empty_files(plan: VersionPlan, base: OpenVersion) -> VersionPlan:
+    """The plan, without the files in which the base version has no row: a new column has none in most."""
+    empty = {file.path for file in base.routing.files if file.present and not file.live_rows}
+    empty -= {relative_to(file.path, plan.live.location) for file in plan.added}
+    files = (file for file in plan.live.files if relative_to(file.path, plan.live.location) not in empty)
+    return replace(plan, live=replace(plan.live, files=tuple(files)))
 
 
 def _small_work(runner: TaskRunner) -> int:

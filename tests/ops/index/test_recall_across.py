@@ -16,10 +16,12 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index import IndexDefinition, refresh
 from icepuffin.ops.index.index_layout import Layout
-from icepuffin.ops.index.recall_across import measured_across
+from icepuffin.ops.index.planning.version_plan import VersionPlan
+from icepuffin.ops.index.recall_across import draw_queries, measured_across
 from icepuffin.ops.index.versions.layout_fit import LayoutFit
 from icepuffin.ops.index.versions.version_reader import OpenVersion, open_version
 from icepuffin.ops.index.versions.version_sizes import fit_of
+from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.recall import shard_recall
 from icepuffin.ops.search import exact_search, open_index
 from icepuffin.ops.table.live_files import live_files
@@ -114,10 +116,31 @@ def test_it_is_measured_once_over_a_tenth_of_the_rows_has_come(table_factory: Ca
 
 
 def test_one_shard_alone_is_all_shards(table_factory: Callable[..., Table]) -> None:
-    definition = replace(CODES, shards=1, max_deltas=0)
-    table = table_factory()
-    table.append(rows_of(0, 0, 300))
-    index_head(table, definition)
-    table.append(rows_of(0, 300, 200))
-    index_head(table, definition)
-    assert (newest(table).across.points, fit(table).arrived) == ((), 200)
+    """From the beginning, and once its deltas are dissolved."""
+    definition, table, told = replace(CODES, shards=1), table_factory(), []
+    for first, last in ((0, 300), (300, 360), (360, 460)):
+        table.append(rows_of(0, first, last - first))
+        index_head(table, definition)
+        told.append((len(newest(table).shards), bool(newest(table).across.points), fit(table).arrived))
+    assert told == [(1, False, 0), (2, True, 0), (1, False, 100)]
+
+
+def test_rows_without_a_vector_do_not_count_and_files_of_such_are_not_read(
+    table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def note(plan: VersionPlan, shards: int, storage: StorageConfig) -> Any:
+        read.append(len(plan.live.files))
+        return draw_queries(plan, shards, storage)
+
+    monkeypatch.setattr(refresh, "draw_queries", note)
+    table, nothing = table_factory(), pa.nulls(3_000, ROWS.field("embedding").type)
+    table.append(make_rows(10_000, 13_000).set_column(3, ROWS.field("embedding"), nothing))
+    table.append(rows_of(0, 0, 400))
+    index_head(table, CODES)
+    for first in (400, 460):
+        rows = [make_rows(20_000, 23_000).set_column(3, ROWS.field("embedding"), nothing), rows_of(0, first, 60)]
+        table.append(pa.concat_tables(rows))
+        index_head(table, CODES)
+    assert (read, fit(table).arrived) == ([2, 3], 0)
