@@ -105,8 +105,8 @@ def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> L
 def draw_sample(plan: VersionPlan, storage: StorageConfig, *, at_most: int = LARGEST_SAMPLE) -> npt.NDArray[np.float32]:
     """Prepared vectors f32[n, D] of random rows of random files; of a small table all that there are.
 
-    Memory: the sample and one batch of rows. Of a large table four times as many vectors are read as are kept, the
-    first of each file.
+    Memory: the sample and one batch of rows. Of a large table four times as many vectors are read as are kept: half of
+    them in the first files, whole, since rows may be sorted in each; half in all, the first of each.
     """
     rng = np.random.default_rng(plan.definition.seed)
     element_type = element_type_of(plan.schema, plan.field_id)
@@ -117,9 +117,13 @@ def draw_sample(plan: VersionPlan, storage: StorageConfig, *, at_most: int = LAR
     sample = np.empty((0, 1), np.float32)
     filled = 0
     files = [plan.live.files[number] for number in rng.permutation(len(plan.live.files))]
-    rows_at_first = max(1, sum(file.record_count for file in files[:_FILES]))
+    ends = np.minimum(np.cumsum([0, *(file.record_count for file in files)]), to_read // 2)
+    whole = dict(zip((file.path for file in files), np.diff(ends).tolist(), strict=True))
+    others = max(1, sum(file.record_count - whole[file.path] for file in files[:_FILES]))
+    left = 0  # what a file lacks, as its rows are deleted or have no vector, is read of the next
     for file, deleted in deleted_in_turn(lambda path: open_storage(path, storage), files):
-        store, left = open_storage(file.path, storage), -(-file.record_count * to_read // rows_at_first)
+        store, first = open_storage(file.path, storage), whole[file.path]
+        left += first - -(file.record_count - first) * (to_read - to_read // 2) // others
         for batch in read_live(store, file, plan.schema, [plan.field_id], deleted=deleted):
             if not left:
                 break
