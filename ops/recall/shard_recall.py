@@ -112,12 +112,12 @@ class AcrossShards:
         """By width and oversample."""
         return {(width, oversample): share for width, oversample, measured_k, share in self.points if measured_k == k}
 
-    def told_by(self, queries: int, shards: int, k: int = MEASURED_K) -> int:
+    def told_by(self, queries: int, shards: int, rows: int, k: int = MEASURED_K) -> int:
         """Number of queries that tell recall@k: those of single shards, or where a search of all differs, those that
-        all of them were searched for.
+        all of them were searched for. Of few rows less than a tenth are held out.
         """
-        together = shared_queries(shards) // (1 if k == MEASURED_K else SHARED_QUERIES_PER_WIDE_ONE)
-        return min(queries, together) if self.share(k) != 1 else queries
+        together = -(-shared_queries(shards) // (1 if k == MEASURED_K else SHARED_QUERIES_PER_WIDE_ONE))
+        return min(queries, together, max(1, rows // MEASURED_K - 1)) if self.share(k) != 1 else queries
 
     def text(self) -> str:
         """JSON, for a property of the routing blob; "" where there is no difference."""

@@ -140,12 +140,14 @@ class VersionRecall:
         for shard, live_rows in measured:
             rows[shard.basis] += live_rows
         return cls(
-            queries=across.told_by(sum(shard.queries for shard, _ in measured), len(measured)),
+            queries=across.told_by(sum(shard.queries for shard, _ in measured), len(measured), rows.total()),
             wide=mean_recall(
                 ((shard.wide_recall, live_rows) for shard, live_rows in measured if shard.wide_queries),
                 across.share(WIDE_K),
             ),
-            wide_queries=across.told_by(sum(shard.wide_queries for shard, _ in measured), len(measured), WIDE_K),
+            wide_queries=across.told_by(
+                sum(shard.wide_queries for shard, _ in measured), len(measured), rows.total(), WIDE_K
+            ),
             rows_here=rows[RecallBasis.HERE],
             rows_unchanged=rows[RecallBasis.UNCHANGED],
             rows_outdated=rows[RecallBasis.OUTDATED],

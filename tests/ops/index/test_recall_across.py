@@ -14,7 +14,7 @@ from icepuffin.ann_kernels.distances.distance import prepare
 from icepuffin.ann_kernels.distances.top_k import exact_top_k
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.index import IndexDefinition, refresh
+from icepuffin.ops.index import IndexDefinition, build, refresh
 from icepuffin.ops.index.index_layout import Layout
 from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.recall_across import draw_queries, measured_across
@@ -99,6 +99,23 @@ def test_where_rows_of_another_model_have_come_the_recall_is_what_searches_find(
         assert built.recall is not None
         assert report.recall is not None
         assert report.recall < built.recall - 0.15
+
+
+def test_of_few_rows_as_few_tell_the_recall_as_were_searched_for(
+    table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+
+    def note(layout: Layout, queries: Any, shards: Any, metric: Metric) -> Layout:
+        counts.extend(len(rows.nearest) for rows in shards[0].found)
+        return measured_across(layout, queries, shards, metric)
+
+    monkeypatch.setattr(build, "measured_across", note)
+    table = table_factory()
+    table.append(rows_of(0, 0, 230))
+    report = index_head(table, replace(POOR, shards=2))
+    assert report.recall_basis is not None
+    assert {report.recall_basis.queries, report.recall_basis.wide_queries} == {*counts} == {22, 16}
 
 
 def test_it_is_measured_once_over_a_tenth_of_the_rows_has_come(table_factory: Callable[..., Table]) -> None:

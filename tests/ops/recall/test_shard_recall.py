@@ -71,8 +71,11 @@ def test_the_recall_of_a_version_says_of_how_many_rows_it_is_that_of_today() -> 
         "20% of the rows in shards not measured since they lost rows"
     )
     assert VersionRecall.from_shards([(unchanged, 100)], AcrossShards()).wide is None
-    by_few = VersionRecall.from_shards([(here, 100), (here, 100)], AcrossShards(((0, 0, 10, 0.9), (0, 0, 100, 0.9))))
+    across = AcrossShards(((0, 0, 10, 0.9), (0, 0, 100, 0.9)))
+    by_few = VersionRecall.from_shards([(here, 400), (here, 400)], across)
     assert (by_few.queries, by_few.wide_queries, by_few.wide) == (64, 16, pytest.approx(0.8 * 0.9))
+    of_few = VersionRecall.from_shards([(here, 100), (here, 100)], across)
+    assert (of_few.queries, of_few.wide_queries) == (19, 16)
     by_fewer = VersionRecall.from_shards([(here, 100)] * 600, AcrossShards(((0, 0, 10, 0.9),)))
     assert (by_fewer.queries, by_fewer.wide_queries) == (27, 600 * 16)
     assert VersionRecall.from_shards([], AcrossShards()).summary == ""
