@@ -111,7 +111,8 @@ def _carry_out(
             other = plan_instead(plan, error, first, vain)
             if other is None:
                 if isinstance(error, StagedDamageError | ObjectMissingError):  # the next attempt must not reuse it
-                    _sweep(plan, run)
+                    with left_where_refused():
+                        _sweep(plan, run)
                 if Action.BUILT in (one.action for one in (*tried, plan)):
                     _record_if_vain(plan, error, run)
                 _name_both(error, plan, vain)

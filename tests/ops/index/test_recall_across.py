@@ -118,23 +118,26 @@ def test_of_few_rows_as_few_tell_the_recall_as_were_searched_for(
     assert {report.recall_basis.queries, report.recall_basis.wide_queries} == {*counts} == {22, 16}
 
 
-def test_it_is_measured_once_over_a_tenth_of_the_rows_has_come(table_factory: Callable[..., Table]) -> None:
-    """However few come at once, and whether they make a delta or go to the shards that they are routed to."""
-    definition = replace(CODES, shards=2, max_deltas=1)
+@pytest.mark.parametrize(("vectors", "steps"), [("f32", [40, 80, 0]), ("none", [40, 80, 120, 160, 200, 0])])
+def test_it_is_measured_once_over_a_tenth_of_the_rows_has_come(
+    table_factory: Callable[..., Table], vectors: str, steps: list[int]
+) -> None:
+    """However few come at once. Shards without vectors wait until the rows of deltas are distributed: of a quarter."""
+    definition = replace(POOR, vectors=vectors, shards=2, max_deltas=1)
     table = table_factory()
     table.append(rows_of(0, 0, 900))
     index_head(table, definition)
     share, arrived = newest(table).across.share(), []
-    for first in range(900, 1_020, 40):
+    for first in range(900, 900 + 40 * len(steps), 40):
         table.append(rows_of(0, first, 40))
         index_head(table, definition)
         arrived.append((fit(table).arrived, newest(table).across.share() == share))
-    assert arrived == [(40, True), (80, True), (0, False)]
+    assert arrived == [(rows, rows > 0) for rows in steps]
 
 
 def test_one_shard_alone_is_all_shards(table_factory: Callable[..., Table]) -> None:
     """From the beginning, and once its deltas are dissolved."""
-    definition, table, told = replace(CODES, shards=1), table_factory(), []
+    definition, table, told = replace(POOR, shards=1), table_factory(), []
     for first, last in ((0, 300), (300, 360), (360, 460)):
         table.append(rows_of(0, first, last - first))
         index_head(table, definition)
