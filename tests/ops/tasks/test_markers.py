@@ -61,11 +61,11 @@ def test_a_damaged_marker_is_none_and_what_it_records_is_made_again(
     flipped = [data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :] for place in range(len(data))]
     for damaged in (*flipped, data[:-1], data + b" ", b"", other.read_bytes()):
         path.write_bytes(damaged)
-        assert record(STORE, str(path), Made("again")) == {"value": "again"}, "an attempt that was second"
+        assert record(STORE, str(path), Made(b"again")) == {"value": b"again"}, "an attempt that was second"
         caplog.clear()
         assert find(STORE, str(path)) is None
         assert caplog.messages == [f"{path} is damaged: what it records is made again"]
-        assert record(STORE, str(path), Made("again")) == find(STORE, str(path)) == {"value": "again"}
+        assert record(STORE, str(path), Made(b"again")) == find(STORE, str(path)) == {"value": b"again"}
         path.unlink()
 
 

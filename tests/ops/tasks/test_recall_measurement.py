@@ -1,3 +1,4 @@
+import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ from icepuffin.ann_kernels.graphs.graph_search import FEWEST_CODED, Searcher
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.rows.bitmap import Bitmap
 from icepuffin.ops.recall.curves import MEASURED_K, widths
+from icepuffin.ops.recall.shard_recall import ShardRecall
 from icepuffin.ops.tasks import recall_gate
 from icepuffin.ops.tasks.recall_gate import (
     curve_queries,
@@ -25,6 +27,7 @@ from icepuffin.ops.tasks.recall_gate import (
 )
 from icepuffin.puffin.blobs.shard_blob import Shard
 from tests.conftest import make_rows
+from tests.ops.cache.stored import coded, lean
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.tasks.searchable import searchable_shard
 
@@ -185,6 +188,49 @@ def test_no_edge_leads_to_a_row_that_is_held_out() -> None:
         assert ((shard.neighbors >= 0).sum(axis=1) == shard.degrees).all()
     assert (shard.neighbors == neighbors).all()
     assert (shard.degrees == degrees).all()
+
+
+def test_edges_of_a_large_shard_come_back_whatever_is_raised_meanwhile() -> None:
+    rows, nodes = 20_000, np.array([5, 17_000])
+    shard, _ = searchable_shard(Metric.L2, rows=60)
+    ring = ((np.arange(rows)[:, None] + [[1, 2]]) % rows).astype(np.int32)
+    large = replace(shard, neighbors=ring.copy(), degrees=np.full(rows, 2, np.int32), file_slots=np.zeros(rows, "u4"))
+    with contextlib.suppress(KeyboardInterrupt), recall_gate.held_out(large, nodes):
+        degrees, leads_there = large.degrees.copy(), np.isin(large.neighbors, nodes).any()
+        raise KeyboardInterrupt
+    assert (np.flatnonzero(degrees < 2).tolist(), leads_there) == ([3, 4, 16_998, 16_999], False)
+    assert (large.neighbors == ring).all()
+    assert (large.degrees == 2).all()
+
+
+@pytest.mark.parametrize(("live", "queries", "wide_queries"), [(1, 0, 0), (2, 2, 0), (100, 64, 0), (101, 64, 16)])
+def test_recall_is_measured_where_there_are_as_many_other_rows(live: int, queries: int, wide_queries: int) -> None:
+    shard, vectors = searchable_shard(Metric.L2, rows=110)
+    measured = measure_recall(shard, vectors, np.arange(110) < live, seed=0, threads=1)
+    assert measured == ShardRecall(1.0, queries, 1.0, wide_queries)
+
+
+def test_a_curve_of_few_rows_leaves_ten_to_be_found_for_each_query() -> None:
+    shard, vectors = searchable_shard(Metric.L2, rows=30)
+    assert [point.recall for point in widths(measure_curve(shard, vectors, np.ones(30, "?"), seed=0, threads=1))][-1:]
+
+
+def test_widths_of_a_curve_are_those_of_what_the_shard_holds() -> None:
+    shard = replace(searchable_shard(Metric.L2, rows=30)[0], search_list=200)
+    by_codes = [(200, 1), (200, 2), (200, 3), (200, 5), (200, 8), (320, 16)]
+    assert recall_gate.curve_settings(lean(shard), 10) == by_codes
+    assert recall_gate.curve_settings(lean(shard), 100) == [(200, 1), (400, 2), (600, 3), (1_000, 5)]
+    for k, reranked in ((10, [(100, 2), (100, 3), (160, 3), (250, 5)]), (100, [(280, 2), (400, 3)])):
+        exact = recall_gate.curve_settings(shard, k)
+        assert {oversample for _, oversample in exact} == {1}
+        assert recall_gate.curve_settings(coded(shard, 4), k) == [*exact, *reranked]
+
+
+def test_only_codes_hand_over_more_candidates_than_rows() -> None:
+    shard, vectors = searchable_shard(Metric.L2, rows=300)
+    for it, count in ((shard, 10), (coded(shard, 4), 10), (lean(shard), 30)):
+        searcher = searcher_of(it, vectors, np.ones(300, np.bool_))
+        assert search_by_defaults(searcher, it, vectors[:4], 10, threads=1)[0].shape == (4, count)
 
 
 @pytest.mark.parametrize("scale", [1e-8, 1.0])

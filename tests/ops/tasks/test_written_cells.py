@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from icepuffin.ann_kernels.codes import cells as kernels
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.tasks.written_cells import _Trial, make_cells
+from icepuffin.ops.tasks.written_cells import PROBES, _Trial, make_cells
 from tests.ops.cache.stored import random_shard
 
 
@@ -32,3 +33,20 @@ def test_the_recall_of_cells_is_that_of_searches_through_them() -> None:
         assert cells is not None
         recalls.append(cells.directory.recall)
     assert 1.0 >= recalls[0] >= recalls[1] > 0.5
+
+
+@pytest.mark.parametrize("parts", [1, 10, 40, 400])
+def test_so_many_cells_are_read_that_enough_of_the_nearest_rows_lie_in_them(parts: int) -> None:
+    vectors = np.random.default_rng(0).standard_normal((800, 4)).astype(np.float32)
+    trial = _Trial.from_vectors(vectors, np.ones(800, np.bool_), Metric.L2, seed=0)
+    cells = np.array_split(np.argsort(vectors[:, 0]), parts)
+    centers = kernels.encode_centers(np.stack([vectors[nodes].mean(axis=0, dtype=np.float64) for nodes in cells]))
+    nearest = [centers.ranked(vectors[node].astype(float), Metric.L2)[0].tolist() for node in trial.queries]
+    cell_of = {node: number for number, nodes in enumerate(cells) for node in nodes.tolist()}
+    ranks = [
+        order.index(cell_of[other])
+        for order, others in zip(nearest, trial.nearest.tolist(), strict=True)
+        for other in others
+    ]
+    enough = [probes for probes in PROBES if np.mean([rank < probes for rank in ranks]) >= 0.985]
+    assert trial.probes(cells, centers) == (enough[0] if enough else PROBES[-1])

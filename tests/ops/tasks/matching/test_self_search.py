@@ -22,6 +22,7 @@ from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.puffin.blobs import deletion_vector_blob, shard_blob
 from icepuffin.puffin.blobs.shard_blob import Shard
 from tests.conftest import STORAGE
+from tests.ops.cache.stored import coded
 
 ROWS, DIMS = 1_500, 8
 Vectors = np.ndarray[Any, np.dtype[np.float32]]
@@ -118,9 +119,11 @@ def test_neighbours_that_are_hard_to_reach_are_no_fault_of_a_graph_that_reaches_
     cut = np.isin(sound.neighbors, np.arange(64))
     cut[:64] = False
     shard = replace(sound, neighbors=np.where(cut, sound.medoid, sound.neighbors).astype(np.int32))
-    result = searched(shard, vectors, np.arange(64))
+    result = searched(shard, vectors, np.arange(64), dead=range(1_000, ROWS))
     assert (result.misplaced, fault_of(result, 0.9)) == (0, None)
     assert result.returned < 32
+    assert result.drawn == 128
+    assert result.drawn_returned > (90 if kind == "none" else 115)
 
 
 @pytest.mark.parametrize("metric", list(Metric))
@@ -131,6 +134,24 @@ def test_a_node_with_the_code_of_another_row_is_misplaced(metric: Metric) -> Non
     assert searched(replace(shard, pq_codes=np.roll(shard.pq_codes, 700, axis=0)), vectors, NODES).misplaced >= 118
     other, codebook = 100 + vectors, np.asarray(shard.pq_codebook)
     assert searched(replace(shard, pq_codes=encode_pq(other, codebook)), other, NODES).misplaced == 0, "no code is near"
+
+
+def test_a_node_with_the_rotated_code_of_another_row_is_misplaced() -> None:
+    vectors = gaussian()
+    shard = coded(shard_of(vectors, Metric.L2), 4)
+    assert shard.codes is not None
+    assert searched(shard, vectors, NODES).misplaced == 0
+    assert searched(shard, np.roll(vectors, 700, axis=0), NODES).misplaced >= 118
+
+
+def test_recall_at_a_hundred_is_measured_where_a_row_has_a_hundred_others() -> None:
+    vectors = gaussian()
+    shard, few = shard_of(vectors, Metric.L2), np.arange(20)
+    wide = [searched(shard, vectors, few, dead=range(rows, ROWS)).wide_queries for rows in (100, 101)]
+    assert wide == [0, 20]
+    result = searched(one_circle(shard), vectors, few)
+    assert (result.queries, result.wide_queries) == (20, 20)
+    assert result.recall != result.wide_recall
 
 
 def test_codes_of_short_vectors_are_compared_at_their_scale() -> None:
