@@ -210,6 +210,14 @@ def test_points_of_several_k_are_kept_in_one_text() -> None:
     assert widths(text, 100) == (wide,)
     assert widths(encode(CURVE)) == CURVE
     assert not widths(encode(CURVE), 100)
+    assert not widths(encode([Width(130, 1, 0.97, 900.0, 50)]), 100)
+    assert not reaches(encode([Reach(0.0, 1.0, 0.5, 50)]), 100)
+
+
+def test_widths_of_two_oversamples_are_not_joined_by_a_line() -> None:
+    chosen = choose(0.85, 10, (Width(60, 3, 0.8, 300), Width(100, 5, 0.9, 400)), (), 1)
+    assert chosen is not None
+    assert (chosen.search_list, chosen.oversample, chosen.recall) == (100, 5, 0.9)
 
 
 def test_a_curve_for_a_hundred_rows_says_what_a_hundred_take() -> None:

@@ -145,8 +145,9 @@ def test_a_front_has_no_point_that_another_beats() -> None:
 
 
 def test_there_is_a_table_of_the_front_for_each_k() -> None:
-    grids = list(front_grids((*NEAR, *FAR, point(130, 0.97, 900, k=100))))
+    grids = list(front_grids((*NEAR, *FAR, point(130, 0.97, 900, k=100, margin=0.02))))
     assert [[row[0] for row in grid.rows] for grid in grids] == [[10, 40, 40, 160], [130]]
+    assert grids[1].rows[0][4] == "0.9500 to 0.9900"
     assert [grid.title.partition(" ")[0] for grid in grids] == ["recall@10", "recall@100"]
 
 

@@ -112,13 +112,18 @@ def test_a_report_that_is_replaced_while_others_read_is_looked_for_again(
     content, replaced = reports._content, []
 
     def replaced_meanwhile(report: Any) -> Any:
-        if not replaced:
+        if len(replaced) < 4:
             replaced.append(report)
             reporter.report(NEW, queries=2, recall_sum=2.0, left_out=0)
         return content(report)
 
     monkeypatch.setattr(reports, "_content", replaced_meanwhile)
     assert reports.read("e", {NEW})[NEW].queries == 2
+
+
+def test_a_folder_is_the_same_with_a_slash_at_its_end(reports: RecallReports, tmp_path: Path) -> None:
+    other = RecallReports(f"file://{tmp_path}/recall/", StorageConfig(), TABLE)
+    assert other.create(f"e/{NEW}/{READER}-1.json", {}) == f"file://{tmp_path}/recall/{TABLE}/e/{NEW}/{READER}-1.json"
 
 
 def test_reports_that_are_always_gone_are_an_error(reports: RecallReports, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,8 +148,10 @@ def test_reports_that_are_always_gone_are_an_error(reports: RecallReports, monke
         '{"format": 1, "queries": "9", "recall_sum": 1, "left_out": 0}',
         '{"format": 1, "queries": 1, "recall_sum": 1, "left_out": -5}',
         '{"format": 1, "queries": 1, "recall_sum": -1, "left_out": 0}',
+        '{"format": 1, "queries": true, "recall_sum": 1, "left_out": 0}',
+        f'{{"format": 1, "queries": 1, "recall_sum": 1{"0" * 400}, "left_out": 0}}',
     ],
-    ids=range(11),
+    ids=range(13),
 )  # fmt: skip
 def test_what_is_no_report_is_an_error_that_names_the_file(reports: RecallReports, document: str) -> None:
     path = Path(reports.create(f"e/{NEW}/{READER}-1.json", {}).removeprefix("file://"))

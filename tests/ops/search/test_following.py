@@ -8,12 +8,14 @@ from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import AuthorizationExpiredError, ForbiddenError, NoSuchTableError, UnauthorizedError
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table, TableProperties
 
@@ -21,13 +23,14 @@ from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.catalog.restricted_tables import RestrictedTableError
 from icepuffin.ops.search import (
     IndexReader,
+    QueryError,
     UnknownColumnError,
     following_reader,
     open_exact,
     open_index,
     pipeline,
 )
-from icepuffin.ops.search.following_reader import FollowingReader
+from icepuffin.ops.search.following_reader import FollowingReader, RecentSearches
 from icepuffin.ops.storage.local_storage import to_path
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -305,16 +308,60 @@ def test_an_answer_that_was_not_checked_for_three_intervals_says_so(
     """No check has failed: it has not ended, or the reader was closed."""
     now = [1_000.0]
     clock = SimpleNamespace(time=lambda: now[0], gmtime=time.gmtime, strftime=time.strftime, monotonic=time.monotonic)
-    with open_exact(table, "embedding", "l2", storage=STORAGE).follow(interval=1e6) as following:
+    grown(table)
+    reader = open_index(table.refresh(), DEFINITION, storage=STORAGE, stale="nearest-only")
+    with reader.follow(interval=1e6) as following:
         monkeypatch.setattr(following_reader, "time", clock)
         following.update()
         now[0] += 3e6
-        assert following.search(queries(1), 1).warnings == ()
+        assert following.search(queries(1), 1).warnings == reader.warnings != ()
         now[0] += 1
-        (warning,) = following.search(queries(1), 1).warnings
+        *others, warning = following.search(queries(1), 1).warnings
+    assert tuple(others) == reader.warnings
     assert warning.startswith(
         "the table was not checked for newer snapshots since 1970-01-01T00:16:40Z: the last check"
     )
+
+
+def test_nothing_is_shown_of_a_table_that_the_catalog_no_longer_gives(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [AuthorizationExpiredError("no"), ForbiddenError("no"), NoSuchTableError("no"), UnauthorizedError("no")]
+    with open_exact(table, "embedding", "l2", storage=STORAGE).follow(interval=1e6) as following:
+        for error in errors:
+            monkeypatch.setattr(table.catalog, "load_table", Mock(side_effect=error))
+            named = rf"no longer gives this table to its user \({type(error).__name__}"
+            with pytest.raises(RestrictedTableError, match=named):
+                following.update()
+            with pytest.raises(RestrictedTableError, match=named):
+                following.search(queries(1), 1)
+
+
+def test_one_search_is_remembered_of_each_method_columns_and_condition() -> None:
+    recent: RecentSearches[Any] = RecentSearches()
+    for where in (None, "id < 3", EqualTo("id", 3), ["id < 3"]):
+        for method in ("search", "within", "search"):
+            for columns in (None, ["id"]):
+                recent.add(method, [1.0], {"where": where, "columns": columns})
+    assert len(recent.all()) == 3 * 2 * 2
+
+
+def test_nothing_more_is_repeated_once_nobody_follows(following: FollowingReader[IndexReader]) -> None:
+    following.search(queries(1), 3)
+    end = time.monotonic() + PATIENCE
+    assert len(list(following._in_time(end))) == 1
+    following.close()
+    assert list(following._in_time(end)) == []
+
+
+def test_an_interval_may_be_longer_than_a_thread_can_wait_and_is_a_number(table: Table) -> None:
+    exact = open_exact(table, "embedding", "l2", storage=STORAGE)
+    with exact.follow(interval=np.inf) as following:
+        following._thread.join(0.05)
+        assert following._thread.is_alive()
+    for interval in (10**400, 0, np.nan, None, "soon"):
+        with pytest.raises(QueryError, match=r"it is a number of seconds above 0"):
+            exact.follow(interval=interval)  # type: ignore[arg-type]
 
 
 def test_a_check_that_fails_is_followed_by_the_next(
