@@ -23,9 +23,11 @@ from icepuffin.puffin.blobs import (
     routing_blob,
     shard_blob,
 )
+from icepuffin.puffin.blobs.centroid_blob import CentroidIndex
 from icepuffin.puffin.blobs.shard_blob import Shard, ShardReader
 from icepuffin.puffin.blobs.shard_header import MAX_SECTIONS, Section
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, EarlierFormatError, LaterFormatError, PuffinError
+from icepuffin.puffin.types import MAX_DIMS, MAX_METRIC
 from icepuffin.puffin.varint import (
     check_adjacency,
     decode_adjacency,
@@ -228,6 +230,13 @@ def test_centroids_and_routing_are_read_as_written() -> None:
     assert same(routing_blob.decode(routing_blob.encode(samples.packed_routing())), samples.packed_routing())
     assert samples.packed_routing().packs == 2
     assert same(routing_blob.decode(routing_blob.encode(samples.moved_routing())), samples.moved_routing())
+
+
+def test_centroids_of_no_file_and_of_most_dimensions_are_read_as_written() -> None:
+    for count, dims in ((0, 3), (1, MAX_DIMS)):
+        balls = np.ones((count, dims), np.float32), np.zeros(count, np.uint32), np.ones(count, np.float32)
+        value = CentroidIndex(MAX_METRIC, dims, *balls, ("a",) * count)
+        assert same(centroid_blob.decode(centroid_blob.encode(value)), value)
 
 
 def test_a_shard_is_rounded_where_it_does_not_hold_the_vectors_it_was_built_over() -> None:

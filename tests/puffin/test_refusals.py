@@ -240,6 +240,9 @@ TWO_KEYS = encode_roaring64(np.array([5, 2**32 + 5], np.uint64))
 def test_roaring_bitmaps_of_arrays_and_runs_are_read() -> None:
     assert decode_roaring64(plain((0, [1, 2]), (2, [0]))).tolist() == [1, 2, 2 << 16]
     assert decode_roaring64(of_runs(5, (0, 2), (2, 2), (65_535, 1))).tolist() == [0, 1, 2, 3, 65_535]
+    for containers in (3, 4, 5):  # from four on, offsets come before containers of runs, too
+        values = (np.arange(containers)[:, None] * 2**16 + np.arange(100)).astype(np.uint64).ravel()
+        assert decode_roaring64(encode_roaring64(values)).tolist() == values.tolist()
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyiceberg.expressions import EqualTo
+from pyiceberg.schema import Schema
 
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.model import FileNumber, LiveFile, LiveFiles, SnapshotId
 from icepuffin.ops.search.result import Coverage, StalePolicy
-from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice, is_own
+from icepuffin.ops.search.target import Restriction, SearchTarget, SnapshotCoverage, VersionChoice, is_own
 from icepuffin.ops.table.blob_kind import BlobKind
 
 BASE, DERIVED, OTHER = SnapshotId(7), SnapshotId(8), SnapshotId(9)
@@ -17,12 +19,19 @@ WARNING = "a version could not be read"
 MISSING = "up to 30 rows of snapshot 9 are not in the index that answered"
 
 
-def coverage(snapshot: SnapshotId, covered: set[int], policy: StalePolicy, *, opened: bool = True) -> SnapshotCoverage:
+def coverage(
+    snapshot: SnapshotId,
+    covered: set[int],
+    policy: StalePolicy,
+    *,
+    opened: bool = True,
+    restriction: Restriction | None = None,
+) -> SnapshotCoverage:
     """Of three files of 10, 20 and 10 rows."""
     files = tuple(LiveFile(f"{number}.parquet", 100, rows, 1, "PARQUET") for number, rows in enumerate((10, 20, 10)))
     live = LiveFiles("db.t", "uuid", "s3://lake/t", snapshot, 1, 0, files)
     nothing: Any = None
-    target = SearchTarget(nothing, live, nothing, 4, nothing, nothing, nothing)
+    target = SearchTarget(nothing, live, nothing, 4, nothing, nothing, nothing, restriction)
     version: Any = SimpleNamespace(bound=VERSION) if opened else None
     loaded: Any = SimpleNamespace(covered=frozenset(map(FileNumber, covered)), dims=4) if opened else None
     return SnapshotCoverage.from_choice(target, VersionChoice(version, loaded, "", (WARNING,)), policy)
@@ -53,6 +62,12 @@ def test_where_they_are_not_scanned_a_warning_says_how_many_rows_are_missing() -
     kind, policy = Coverage.NEAREST_VERSION_ONLY, StalePolicy.NEAREST_ONLY
     assert coverage(OTHER, {0}, policy) == SnapshotCoverage(kind, (), (MISSING, WARNING))
     assert coverage(OTHER, {0, 1, 2}, policy) == SnapshotCoverage(kind, (), (WARNING,))
+
+
+def test_how_many_rows_are_missing_is_not_told_where_some_are_hidden() -> None:
+    hidden = Restriction("db.t", EqualTo("a", 1), frozenset(), Schema(), Schema(), "filters its rows")
+    told = coverage(OTHER, {0}, StalePolicy.NEAREST_ONLY, restriction=hidden).warnings
+    assert told == ("rows of snapshot 9 are not in the index that answered", WARNING)
 
 
 def test_without_a_version_every_file_is_scanned() -> None:

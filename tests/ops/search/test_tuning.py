@@ -1,5 +1,6 @@
 """How hard a search tries: by hand, or by the curve that was measured with the index."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index import Action
 from icepuffin.ops.index.versions.version_reader import open_version
-from icepuffin.ops.recall.curves import ShardCentroids, Width, choose, reaches, widths
+from icepuffin.ops.recall.curves import Reach, ShardCentroids, Width, choose, reaches, widths
 from icepuffin.ops.search import IndexReader, QueryError, exact_search, open_index, tuning
 from icepuffin.ops.search.result import explain
 from icepuffin.ops.search.tuning import (
@@ -341,6 +342,7 @@ def test_a_shard_without_a_centroid_is_probed_by_every_query() -> None:
     assert probed is not None
     assert probed.tolist() == [[True, True, False, True, True]]
     assert model.probed(query_vectors, SearchParameters(10)) is None
+    assert model.probed(query_vectors, SearchParameters(10, shards=99)) is None, "there are no more"
     rows, near = np.array([5, 2, 3, 1, 1]), SearchParameters(10, probe_slack=0.1)
     for k, shards in ((5, [3, 3]), (6, [3, 5]), (8, [5, 5])):  # the nearest, and two that have no centroid
         probed = model.probed_in_the_end(query_vectors, near, k, rows)
@@ -389,6 +391,23 @@ def test_parameters_are_those_that_are_given_and_say_so() -> None:
         chosen, _ = chooser.choose(10, options, filtered=filtered)
         why = "the index's own; ranked by codes, then by the table's vectors; given: search_list, shards, oversample"
         assert chosen == SearchParameters(50, 3, shards, why=why, rerank=True)
+
+
+def test_a_number_of_shards_that_is_given_holds_beside_a_target_of_all_rows() -> None:
+    version = version_of((Width(50, 1, 1.0, 9.0),), coded=True)
+    routed = replace(version.recall_model, routing={10: (Reach(0.1, 1.0, 1.0),)}, shards=4)
+    version.recall_model = routed
+    for options, slack in ((SearchOptions(target_recall=1), 0.1), (SearchOptions(shards=2, target_recall=1), math.inf)):
+        chosen, _ = choose_parameters(version, 10, options, filtered=False)
+        assert (chosen.shards, chosen.probe_slack) == (options.shards, slack)
+        assert "; ranked by codes" in chosen.why
+
+
+def test_parameters_are_remembered_up_to_a_number() -> None:
+    chooser = ParameterChooser(version_of())
+    for k in range(1, 400):
+        chooser.choose(k, SearchOptions(), filtered=False)
+    assert len(chooser._chosen) <= 256
 
 
 def test_where_there_are_no_graphs_parameters_have_no_effect_and_that_is_said() -> None:
