@@ -103,3 +103,10 @@ def test_limits_that_cannot_be_kept_are_refused(wrong: dict[str, int]) -> None:
     replace(SMALL, part=40, copy=40)
     with pytest.raises(ValueError, match="within the limits"):
         replace(SMALL, **wrong)
+
+
+def test_each_copy_counts_towards_larger_parts() -> None:
+    limits = PartLimits(min_part=1, max_part=100, part=4, copy=2)
+    *copies, first, second, last = plan_parts([ObjectRange("a", 0, 2_000), bytes(20)], limits)
+    assert len(copies) == 1_000
+    assert (first.length, second.length, last.length) == (8, 8, 4)
