@@ -6,7 +6,7 @@ from icepuffin.ann_kernels.arrays import F32
 from icepuffin.ann_kernels.codes import product_quantization, rotated_quantization
 from icepuffin.ann_kernels.codes.code_sizes import ROTATED_BITS
 from icepuffin.ann_kernels.codes.coded_bounds import CodedBounds
-from icepuffin.ann_kernels.codes.four_bit_quantization import FEWEST_DIMS
+from icepuffin.ann_kernels.codes.four_bit_quantization import MIN_DIMS
 from icepuffin.ann_kernels.distances.distance import prepare
 from icepuffin.ann_kernels.distances.exact_distances import lengths
 from icepuffin.ann_kernels.distances.listed_candidates import nearest_listed
@@ -14,10 +14,10 @@ from icepuffin.ann_kernels.distances.lower_bounds import QUERIES_AT_ONCE
 from icepuffin.ann_kernels.distances.top_k import exact_top_k, merge_top_k
 from icepuffin.ann_kernels.graphs import vamana
 from icepuffin.ann_kernels.graphs.graph import Graph, PackedAdjacency, PackedGraph
-from icepuffin.ann_kernels.graphs.graph_search import FEWEST_CODED, Searcher
+from icepuffin.ann_kernels.graphs.graph_search import MIN_CODED, Searcher
 from icepuffin.ann_kernels.graphs.locality import locality_order, reorder
 from icepuffin.ann_kernels.graphs.vamana import VamanaParams
-from icepuffin.ann_kernels.graphs.walk_codes import FEWEST_SIGNED_DIMS
+from icepuffin.ann_kernels.graphs.walk_codes import MIN_SIGNED_DIMS
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.rows.bitmap import Bitmap
 from icepuffin.ann_kernels.rows.dead_rows import DeadRows
@@ -47,8 +47,8 @@ def warm_inner_products() -> None:
 
 def warm_four_bits() -> None:
     """Searches by codes of four bits, without signs and with them."""
-    for dims in (FEWEST_DIMS, FEWEST_SIGNED_DIMS):
-        long = _vectors(dims)[:FEWEST_CODED]
+    for dims in (MIN_DIMS, MIN_SIGNED_DIMS):
+        long = _vectors(dims)[:MIN_CODED]
         _search(Searcher(_ring(len(long)), long, Metric.L2), long)
 
 

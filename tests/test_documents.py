@@ -277,7 +277,7 @@ CONSTANTS: tuple[tuple[str, str, str, str, float], ...] = (
     ("concepts.md", "exact search on a sample: {} rows at k = 10", "ops.recall.curves", "GATE_QUERIES", 1),
     ("concepts.md", "up to a {} of the bytes that stay", "ops.index.masked_recall", "_ONE_BYTE_IN", 1),
     ("concepts.md", "of the bytes that stay, {} MiB at least", "ops.index.masked_recall", "_ALWAYS_MEASURED", MIB),
-    ("concepts.md", "by {} to 64 rows each", "ops.index.masked_recall", "_FEWEST_QUERIES", 1),
+    ("concepts.md", "by {} to 64 rows each", "ops.index.masked_recall", "_MIN_QUERIES", 1),
     (
         "concepts.md",
         "with the values of included columns, of {} MiB and more",

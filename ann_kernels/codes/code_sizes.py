@@ -8,7 +8,7 @@ BITS = 4, 8
 """Bits that a code of product quantization may have"""
 ROTATED_BITS: Mapping[str, int] = {"rq4": 4, "rq5": 5, "rq8": 8}
 """Bits per dimension of rotated codes, by their name"""
-FEWEST_ROTATED_DIMS, MAX_ROTATED_DIMS = 8, 16_384
+MIN_ROTATED_DIMS, MAX_ROTATED_DIMS = 8, 16_384
 """Dimensions that rotated codes may have: errors of fewer are not distributed as they are said to be"""
 HADAMARD = 128
 """Dimensions that are rotated together; those of rotated codes are padded to it"""

@@ -24,7 +24,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.parallel import for_each
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 
-FEWEST_DIMS = 256
+MIN_DIMS = 256
 """Dimensions below which there are no such codes: fewer cache lines are saved then, and more recall is lost"""
 _CODES = 16
 _STEP = 0.3352
@@ -82,7 +82,7 @@ class FourBitCodes:
 
 
 def encode(
-    vectors: F32, *, fewest_dims: int = FEWEST_DIMS, threads: int = 1, allocate: Allocate = in_memory
+    vectors: F32, *, fewest_dims: int = MIN_DIMS, threads: int = 1, allocate: Allocate = in_memory
 ) -> FourBitCodes | None:
     """Codes of prepared vectors f32[N, D]. None where there are no codes: D is under `fewest_dims` or over
     MAX_CODE_DIMS, or the vectors are too small or too large.

@@ -19,7 +19,7 @@ import numpy as np
 from icepuffin.ann_kernels.allocation import in_memory
 from icepuffin.ann_kernels.arrays import F32, F64, I8, I64, U8, read_only
 from icepuffin.ann_kernels.cached_property import cached_property
-from icepuffin.ann_kernels.codes.code_sizes import FEWEST_ROTATED_DIMS, MAX_ROTATED_DIMS, ROTATED_BITS, rotated_dims
+from icepuffin.ann_kernels.codes.code_sizes import MAX_ROTATED_DIMS, MIN_ROTATED_DIMS, ROTATED_BITS, rotated_dims
 from icepuffin.ann_kernels.codes.rotation import rotate, rotate_back, rotate_row, signs
 from icepuffin.ann_kernels.codes.scalar_quantization import LIMIT, ROWS_PER_TASK
 from icepuffin.ann_kernels.compilation import fast_inner_kernel, fast_kernel, inline_kernel
@@ -159,15 +159,15 @@ def center_of(vectors: F32) -> F32:
 def encode(vectors: F32, bits: int, center: F32, *, seed: int, threads: int = 1) -> RotatedCodes:
     """Codes of prepared vectors f32[N, D], in a rotation and around a center f32[D].
 
-    Raises KernelError for another number of bits, DimensionError for under FEWEST_ROTATED_DIMS or over
+    Raises KernelError for another number of bits, DimensionError for under MIN_ROTATED_DIMS or over
     MAX_ROTATED_DIMS dimensions.
     """
     count, dims = vectors.shape
     if bits not in ROTATED_BITS.values():
         raise KernelError(f"rotated codes have 4, 5 or 8 bits, not {bits}")
-    if not FEWEST_ROTATED_DIMS <= dims <= MAX_ROTATED_DIMS:
+    if not MIN_ROTATED_DIMS <= dims <= MAX_ROTATED_DIMS:
         raise DimensionError(
-            f"vectors have {dims:,} dimensions; rotated codes take {FEWEST_ROTATED_DIMS} to {MAX_ROTATED_DIMS:,}"
+            f"vectors have {dims:,} dimensions; rotated codes take {MIN_ROTATED_DIMS} to {MAX_ROTATED_DIMS:,}"
         )
     own_signs = signs(rotated_dims(dims), seed)
     width = own_signs.shape[1] // 2

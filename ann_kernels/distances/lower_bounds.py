@@ -32,7 +32,7 @@ FEW_QUERIES = 10
 """Number of queries below which comparing rows in place is faster than copying them for a matrix product"""
 _BLOCK_BYTES = 4 * 1024**2
 """Size of a block's bounds and of its rows, which stay in the cache until they are compared"""
-_FEWEST_ROWS = 256
+_MIN_ROWS = 256
 _UNIT = 2.0**-24
 """Largest relative error of one operation"""
 _STRETCH = 2.0**-20
@@ -88,7 +88,7 @@ def bounds_of(
     all_rows = np.arange(len(vectors), dtype=np.int64) if rows is None else rows
     few = queries < FEW_QUERIES
     width = queries if few else max(vectors.shape[1], min(queries, QUERIES_AT_ONCE))
-    step = max(_FEWEST_ROWS, _BLOCK_BYTES // (4 * max(1, width)))
+    step = max(_MIN_ROWS, _BLOCK_BYTES // (4 * max(1, width)))
     for start in range(0, len(all_rows), step):
         block = all_rows[start : start + step]
         yield block, (_by_differences if few else _by_products)(vectors, block, metric, rounded=rounded)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from icepuffin.ann_kernels.allocation import Allocate, in_memory
 from icepuffin.ann_kernels.arrays import F32, F64, I32, I64, U8, Bool, Floats, read_only
-from icepuffin.ann_kernels.codes.four_bit_quantization import FEWEST_DIMS, FourBitCodes
+from icepuffin.ann_kernels.codes.four_bit_quantization import MIN_DIMS, FourBitCodes
 from icepuffin.ann_kernels.codes.product_quantization import PqCodebook
 from icepuffin.ann_kernels.codes.rotated_quantization import ERROR, RotatedCodes, interval
 from icepuffin.ann_kernels.codes.scalar_quantization import ScalarCodes, ranked_exactly
@@ -49,7 +49,7 @@ _ESTIMATED_PER_NODE = 6
 """Live nodes whose distances are estimated by rotated codes in that time"""
 _CODES_PER_NODE = 120
 """Live vectors that are compared in that time where codes of one byte rule most of them out"""
-FEWEST_CODED = 1_024
+MIN_CODED = 1_024
 """Number of vectors below which they fit the caches as they are"""
 _COARSE_BEAM = 1.4
 """Width of a beam by codes of four bits in few dimensions, relative to one by codes of one byte, with which it finds as
@@ -145,7 +145,7 @@ class Searcher:
         codes: WalkCodes | None = None,
         errors: CodeErrors | None = None,
         halves: U8 | None = None,
-        coded_from: int = FEWEST_CODED,
+        coded_from: int = MIN_CODED,
         compact: bool = False,
         allocate: Allocate = in_memory,
     ) -> None:
@@ -172,7 +172,7 @@ class Searcher:
         if codes is None and vectors is not None and len(vectors) >= coded_from:
             self._codes = walk_codes(vectors, metric, compact=compact, threads=threads, allocate=allocate)
         self._coded = None
-        is_coarse = isinstance(self._codes, FourBitCodes) and self.dims < FEWEST_DIMS
+        is_coarse = isinstance(self._codes, FourBitCodes) and self.dims < MIN_DIMS
         self._widening = _COARSE_BEAM if is_coarse else 1.0
         if isinstance(self._codes, ScalarCodes) and self._vectors is not None:
             self._coded = CodedVectors(self._vectors, self._codes, errors, halves, threads, allocate=allocate)

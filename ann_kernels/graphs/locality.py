@@ -11,7 +11,7 @@ from icepuffin.ann_kernels.blas_threads import one_blas_thread
 from icepuffin.ann_kernels.codes import kmeans
 from icepuffin.ann_kernels.compilation import kernel
 
-FEWEST_SPLIT = 256
+MIN_SPLIT = 256
 """Number of vectors that keep their order: they lie near enough"""
 _FAN_OUT = 64
 _DEPTH = 4
@@ -32,9 +32,9 @@ def locality_order(vectors: F32, *, seed: int = 0, threads: int = 1) -> I64:
 def _arrange(vectors: F32, order: I64, previous: F32 | None, depth: int, seed: int, threads: int) -> None:
     """Rearrange the rows in `order`, in place, cluster by cluster; the first cluster is near `previous` f32[D]."""
     count = len(order)
-    if count < 2 * FEWEST_SPLIT or depth == _DEPTH:
+    if count < 2 * MIN_SPLIT or depth == _DEPTH:
         return
-    clusters = min(_FAN_OUT, -(-count // FEWEST_SPLIT))
+    clusters = min(_FAN_OUT, -(-count // MIN_SPLIT))
     sample = vectors[order[:: max(1, count // (clusters * _SAMPLED_PER_CENTROID))]]
     centroids = kmeans.train(sample, clusters, seed=seed, iterations=_ITERATIONS, threads=threads)
     centroids = centroids[_chain(centroids, centroids[0] if previous is None else previous)]

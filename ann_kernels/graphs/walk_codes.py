@@ -14,9 +14,9 @@ from icepuffin.ann_kernels.graphs.neighbor_check import NeighborCheck, preserves
 from icepuffin.ann_kernels.metric import Metric
 
 WalkCodes: TypeAlias = FourBitCodes | ScalarCodes
-FEWEST_COMPACT_DIMS = 65
+MIN_COMPACT_DIMS = 65
 """Dimensions below which codes of four bits take as many cache lines as those of one byte"""
-FEWEST_SIGNED_DIMS = 1_280
+MIN_SIGNED_DIMS = 1_280
 """Dimensions below which codes of four bits get no signs: reading these takes as long as what they save"""
 
 
@@ -26,7 +26,7 @@ def walk_codes(
     """Codes of prepared vectors f32[N, D] that preserve the nearest neighbours; None where none do.
 
     Of four bits where these are faster, or with `compact` where they take less memory, else of one byte. Codes of four
-    bits have signs from FEWEST_SIGNED_DIMS dimensions on, where these preserve them too, but for compact ones.
+    bits have signs from MIN_SIGNED_DIMS dimensions on, where these preserve them too, but for compact ones.
     Inner products get one byte per dimension: they grow with the query, and so does the error of four bits.
 
     `allocate` gives the arrays of each kind that is tried: those of a kind that does not serve are dropped before the
@@ -43,14 +43,14 @@ def walk_codes(
 def _four_bit_codes(
     vectors: F32, metric: Metric, *, compact: bool, threads: int, allocate: Allocate
 ) -> FourBitCodes | None:
-    fewest_dims = FEWEST_COMPACT_DIMS if compact else four_bit_quantization.FEWEST_DIMS
+    fewest_dims = MIN_COMPACT_DIMS if compact else four_bit_quantization.MIN_DIMS
     codes = four_bit_quantization.encode(vectors, fewest_dims=fewest_dims, threads=threads, allocate=allocate)
     if codes is None:
         return None
     check = NeighborCheck.from_codes(codes, vectors, metric, threads=threads)
     if not check.are_preserved:
         return None
-    if compact or vectors.shape[1] < FEWEST_SIGNED_DIMS:
+    if compact or vectors.shape[1] < MIN_SIGNED_DIMS:
         return codes
     signed = codes.with_signs(threads=threads, allocate=allocate)
     return signed if check.are_kept(signed) else codes

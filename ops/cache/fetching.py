@@ -20,7 +20,7 @@ from icepuffin.ann_kernels.codes.coarse_codes import row_bytes
 from icepuffin.ann_kernels.codes.code_sizes import rotated_bytes
 from icepuffin.ann_kernels.codes.rotated_quantization import RotatedCodes
 from icepuffin.ann_kernels.graphs.graph import Graph, PackedAdjacency, PackedGraph
-from icepuffin.ann_kernels.graphs.graph_search import FEWEST_CODED
+from icepuffin.ann_kernels.graphs.graph_search import MIN_CODED
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 from icepuffin.ops.cache.mapped_arrays import room_for
@@ -86,7 +86,7 @@ class FetchedShard:
     @property
     def lacks_codes(self) -> bool:
         """Whether its vectors may get codes, by which searches are faster."""
-        return self.shard.vectors is not None and self.shard.count >= FEWEST_CODED
+        return self.shard.vectors is not None and self.shard.count >= MIN_CODED
 
     def without_codes(self) -> tuple[Arrays, dict[str, Any]]:
         """(arrays by name, plain values), as `ready_shard.from_arrays` takes them."""
@@ -147,7 +147,7 @@ def most_bytes(header: ShardHeader, size: int, *, compact: bool = False) -> int:
         lengths += [4 * dims, 16 * count, *planes]
     elif _holds_vectors(header):
         lengths.append(4 * count * dims)
-        if count >= FEWEST_CODED:
+        if count >= MIN_CODED:
             lengths += [count * (dims + -dims % BLOCK), 4 * count, 4 * count, 4 * dims, count, count * row_bytes(dims)]
     elif header.pq_m:
         lengths += [(4 << header.pq_bits) * dims, count * header.pq_bytes]

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels.codes import grouped_centroids, kmeans
-from icepuffin.ann_kernels.codes.code_sizes import FEWEST_ROTATED_DIMS, MAX_ROTATED_DIMS, choose_m
+from icepuffin.ann_kernels.codes.code_sizes import MAX_ROTATED_DIMS, MIN_ROTATED_DIMS, choose_m
 from icepuffin.ann_kernels.codes.product_quantization import train_pq
 from icepuffin.ops.index.definitions.index_definition import DefinitionError
 from icepuffin.ops.index.planning.sizes import LARGEST_SAMPLE, choose_shard_count, least_shards, sample_size
@@ -66,9 +66,9 @@ def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> L
             f"index {definition.name}: codes of {definition.pq_nbits} bits lie two in a byte, which needs an even "
             f"number of dimensions, and column {definition.column} has {sample.shape[1]}: take pq_nbits 8"
         )
-    if definition.code_bits and not FEWEST_ROTATED_DIMS <= sample.shape[1] <= MAX_ROTATED_DIMS:
+    if definition.code_bits and not MIN_ROTATED_DIMS <= sample.shape[1] <= MAX_ROTATED_DIMS:
         raise DefinitionError(
-            f"index {definition.name}: vectors = '{definition.vectors}' takes {FEWEST_ROTATED_DIMS} to "
+            f"index {definition.name}: vectors = '{definition.vectors}' takes {MIN_ROTATED_DIMS} to "
             f"{MAX_ROTATED_DIMS:,} dimensions, and column {definition.column} has {sample.shape[1]:,}: take f16 or f32"
         )
     rows = plan.live.record_count

@@ -27,7 +27,7 @@ _MANY_CHANGED = 1 / 20
 """Share of a shard's nodes that have changed since its recall was measured, from which on it is measured at any size"""
 _COMPARED = 80 * MIB
 """Bytes of shards that are compared with queries, a byte counting once per query: 8 to 64 queries per shard"""
-_FEWEST_QUERIES = 8
+_MIN_QUERIES = 8
 _AT_ONCE = 8
 """Queries that are compared with all rows together: as few as are compared without a matrix product, whose threads
 would go on spinning for longer than it takes
@@ -49,7 +49,7 @@ def measure_masked(context: BuildContext, shards: Collection[ShardResult]) -> di
         return {}
     chosen = _chosen(shards)
     size = sum(shard.length for shard in chosen)
-    queries = min(max(_FEWEST_QUERIES, _COMPARED // max(1, size)), GATE_QUERIES)
+    queries = min(max(_MIN_QUERIES, _COMPARED // max(1, size)), GATE_QUERIES)
     threads = driver_runner(context.run.runner).task_threads
     recalls = {}
     for result in chosen:

@@ -16,7 +16,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.recall.curves import MEASURED_K, WIDE_K, Reach, ShardCentroids, encode
 from icepuffin.ops.tasks.routing_distances import RoutingDistances
 
-FEWEST_QUERIES = 256
+MIN_QUERIES = 256
 MAX_QUERIES = 1024
 _ROWS_PER_QUERY = 500
 """Rows of a shard per query: searching a shard for its queries takes 1 % of the time of building it, or less"""
@@ -28,7 +28,7 @@ def routing_queries(rows: int, shards: int) -> int:
 
     Searches for 256 rows tell a recall of .95 to .01 only (one standard error), and for 1,024 to .005.
     """
-    return int(np.clip(rows // max(1, shards) // _ROWS_PER_QUERY, FEWEST_QUERIES, MAX_QUERIES))
+    return int(np.clip(rows // max(1, shards) // _ROWS_PER_QUERY, MIN_QUERIES, MAX_QUERIES))
 
 
 def split_off_queries(

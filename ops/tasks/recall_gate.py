@@ -10,7 +10,7 @@ import numpy.typing as npt
 from icepuffin.ann_kernels.distances.exact_distances import pair_distances
 from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ann_kernels.distances.top_k import exact_top_k
-from icepuffin.ann_kernels.graphs.graph_search import FEWEST_CODED, Searcher
+from icepuffin.ann_kernels.graphs.graph_search import MIN_CODED, Searcher
 from icepuffin.ann_kernels.graphs.vamana import Graph
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.rows.bitmap import Bitmap
@@ -24,7 +24,7 @@ _WIDE_SHARE = 4
 """Queries for 10 rows per query for `WIDE_K` rows"""
 CURVE_QUERIES = 128
 """Queries of a shard's curve for 10 rows, at most; a quarter as many tell about more rows in the curve for 100"""
-_FEWEST_CURVE_QUERIES = 32
+_MIN_CURVE_QUERIES = 32
 _ALL_CURVE_QUERIES = 1024
 """Queries of all shards together: a search takes the curves of all as one"""
 CURVE_WIDTHS = (10, 16, 25, 40, 64, 100, 160, 250)
@@ -118,7 +118,7 @@ def search_by_defaults(
 
 def curve_queries(shards: int) -> int:
     """Queries of the curve of each of so many shards."""
-    return max(_FEWEST_CURVE_QUERIES, min(CURVE_QUERIES, _ALL_CURVE_QUERIES // max(1, shards)))
+    return max(_MIN_CURVE_QUERIES, min(CURVE_QUERIES, _ALL_CURVE_QUERIES // max(1, shards)))
 
 
 def measure_curve(
@@ -203,7 +203,7 @@ def searcher_of(
     vectors: npt.NDArray[np.float32] | None,
     is_live: npt.NDArray[np.bool_],
     *,
-    coded_from: int = FEWEST_CODED,
+    coded_from: int = MIN_CODED,
 ) -> Searcher:
     """A searcher of what the shard holds: vectors, or else codes; or else of `vectors` f32[N, D].
 

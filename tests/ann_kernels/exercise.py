@@ -22,7 +22,7 @@ from icepuffin.ann_kernels.codes import (
     scalar_quantization,
 )
 from icepuffin.ann_kernels.codes.coded_bounds import CodedBounds
-from icepuffin.ann_kernels.codes.four_bit_quantization import FEWEST_DIMS, FourBitCodes
+from icepuffin.ann_kernels.codes.four_bit_quantization import MIN_DIMS, FourBitCodes
 from icepuffin.ann_kernels.compilation import JIT
 from icepuffin.ann_kernels.distances.coded_comparison import CodedVectors
 from icepuffin.ann_kernels.distances.distance import prepare
@@ -78,7 +78,7 @@ class Rows:
     def drawn(cls) -> "Rows":
         even = clustered(ROWS, 9)
         even[40:60] = even[40]
-        return cls(even, widely_spread(ROWS, 9), clustered(ROWS, FEWEST_DIMS), nearest_linked(even))
+        return cls(even, widely_spread(ROWS, 9), clustered(ROWS, MIN_DIMS), nearest_linked(even))
 
 
 def nearest_linked(vectors: np.ndarray) -> Graph:

@@ -9,10 +9,10 @@ import pytest
 from icepuffin.ann_kernels.allocation import in_memory
 from icepuffin.ann_kernels.arrays import AnyArray
 from icepuffin.ann_kernels.codes import scalar_quantization
-from icepuffin.ann_kernels.codes.four_bit_quantization import FEWEST_DIMS, FourBitCodes
+from icepuffin.ann_kernels.codes.four_bit_quantization import MIN_DIMS, FourBitCodes
 from icepuffin.ann_kernels.codes.scalar_quantization import ScalarCodes
 from icepuffin.ann_kernels.distances.coded_comparison import CodedVectors
-from icepuffin.ann_kernels.graphs.walk_codes import FEWEST_SIGNED_DIMS, WalkCodes, walk_codes
+from icepuffin.ann_kernels.graphs.walk_codes import MIN_SIGNED_DIMS, WalkCodes, walk_codes
 from icepuffin.ann_kernels.metric import Metric
 from tests.ann_kernels.data import clustered, near_duplicates
 
@@ -55,7 +55,7 @@ def test_an_array_in_memory_begins_with_a_cache_line(shape: tuple[int, ...], dty
         assert array.flags.writeable
 
 
-@pytest.mark.parametrize("dims", [20, FEWEST_DIMS + 3, FEWEST_SIGNED_DIMS])
+@pytest.mark.parametrize("dims", [20, MIN_DIMS + 3, MIN_SIGNED_DIMS])
 def test_all_arrays_of_codes_are_where_the_caller_wants_them(dims: int) -> None:
     vectors, places = clustered(1_200, dims), Places()
     codes, in_this_memory = walk_codes(vectors, Metric.L2, allocate=places), walk_codes(vectors, Metric.L2)
@@ -79,7 +79,7 @@ def test_errors_and_halves_are_where_the_caller_wants_them() -> None:
 
 
 def test_codes_that_do_not_serve_are_dropped_before_others_are_made() -> None:
-    vectors, places = near_duplicates(3_000, FEWEST_DIMS, 80, 0.1), Places()
+    vectors, places = near_duplicates(3_000, MIN_DIMS, 80, 0.1), Places()
     codes = walk_codes(vectors, Metric.L2, allocate=places)
     assert isinstance(codes, ScalarCodes)
     assert places.sizes() == [array.nbytes for array in arrays_of(codes)]

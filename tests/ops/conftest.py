@@ -51,5 +51,5 @@ def no_disk_cache() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def coded_balls() -> Iterator[None]:
     """Centres have codes however few they are, as they have in tables of many files."""
-    with patch.object(pruning, "_FEWEST_CODED", 1):
+    with patch.object(pruning, "_MIN_CODED", 1):
         yield

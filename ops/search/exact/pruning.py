@@ -25,7 +25,7 @@ _ROUNDING = 2.0**-22
 _TINY = 1e-18
 """Largest distance whose square may vanish in f32"""
 _BYTES_AT_ONCE = 64 * 1024**2
-_FEWEST_CODED = 32
+_MIN_CODED = 32
 """Balls from which on their centres have codes: of fewer the centres themselves are compared sooner"""
 
 
@@ -69,7 +69,7 @@ class FileBalls:
             reaches = reaches + _ROUNDING * (lengths(self.centers) + self.radii)
         object.__setattr__(self, "reaches", reaches)
         object.__setattr__(
-            self, "codes", CodedBounds.from_vectors(self.centers) if len(self.radii) >= _FEWEST_CODED else None
+            self, "codes", CodedBounds.from_vectors(self.centers) if len(self.radii) >= _MIN_CODED else None
         )
         object.__setattr__(self, "starts", np.flatnonzero(np.diff(self.numbers, prepend=-1)))
 

@@ -21,7 +21,7 @@ from icepuffin.ann_kernels.distances.coded_comparison import CodedVectors
 from icepuffin.ann_kernels.distances.exact_distances import pair_distances
 from icepuffin.ann_kernels.distances.lower_bounds import FEW_QUERIES, rounding_of_units
 from icepuffin.ann_kernels.distances.top_k import ExactTopK
-from icepuffin.ann_kernels.graphs.graph_search import FEWEST_CODED
+from icepuffin.ann_kernels.graphs.graph_search import MIN_CODED
 from icepuffin.ann_kernels.graphs.neighbor_check import preserves_neighbors
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.rows.bitmap import Bitmap
@@ -191,7 +191,7 @@ def kept_bytes(rows: int, dims: int, metric: Metric, *, doubles: bool) -> int:
 
 def _coded(vectors: npt.NDArray[Any], metric: Metric, threads: int) -> CodedVectors | None:
     """Vectors with codes by which they are compared, ready; None where these do not serve."""
-    if vectors.dtype != np.float32 or len(vectors) < FEWEST_CODED:
+    if vectors.dtype != np.float32 or len(vectors) < MIN_CODED:
         return None
     codes = scalar_quantization.encode(vectors, threads=threads)
     if codes is None or not preserves_neighbors(codes, vectors, metric, threads=threads):

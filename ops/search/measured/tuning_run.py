@@ -42,7 +42,7 @@ from icepuffin.ops.tasks.task_runner import StageProgress, TaskRunner
 
 TARGETS = (0.9, 0.95, 0.99)
 MAX_QUERIES = 1_000
-FEWEST_QUERIES = 50
+MIN_QUERIES = 50
 _WIDTHS = {MEASURED_K: (*CURVE_WIDTHS, 400, 640), WIDE_K: (*WIDE_CURVE_WIDTHS, 600, 900)}
 """Widths by k: queries unlike the rows need wider ones than rows do"""
 _OVERSAMPLES = {MEASURED_K: CURVE_OVERSAMPLES, WIDE_K: WIDE_CURVE_OVERSAMPLES}
@@ -192,9 +192,9 @@ def tune(
     if snapshot is not None and tagged is not None and not dry_run:
         _require_alike(trial.opened, tagged, storage or storage_of(table))
     offered = trial.prepared(queries)
-    if len(offered) < FEWEST_QUERIES:
+    if len(offered) < MIN_QUERIES:
         raise QueryError(
-            f"there are {len(offered)} queries; tuning takes {FEWEST_QUERIES} at least, and some hundred are better"
+            f"there are {len(offered)} queries; tuning takes {MIN_QUERIES} at least, and some hundred are better"
         )
     vectors = offered[np.linspace(0, len(offered) - 1, min(len(offered), MAX_QUERIES)).astype(np.int64)]
     ks = (MEASURED_K, WIDE_K) if trial.rows >= WIDE_K else (MEASURED_K,)

@@ -5,14 +5,14 @@ import pytest
 from numba import njit
 
 from icepuffin.ann_kernels.codes import four_bit_quantization
-from icepuffin.ann_kernels.codes.four_bit_quantization import FEWEST_DIMS, FourBitCodes
+from icepuffin.ann_kernels.codes.four_bit_quantization import MIN_DIMS, FourBitCodes
 from icepuffin.ann_kernels.codes.scalar_quantization import MAX_CODE_DIMS, ScalarCodes
 from icepuffin.ann_kernels.distances.distance import prepare
 from icepuffin.ann_kernels.distances.distance_computers import distance, query_computer
 from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ann_kernels.distances.top_k import exact_top_k
 from icepuffin.ann_kernels.graphs import vamana
-from icepuffin.ann_kernels.graphs.graph_search import FEWEST_CODED, Searcher
+from icepuffin.ann_kernels.graphs.graph_search import MIN_CODED, Searcher
 from icepuffin.ann_kernels.graphs.walk_codes import walk_codes
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.simd.byte_products import BLOCK, four_bit_dot
@@ -75,11 +75,11 @@ def test_distances_are_those_of_what_the_codes_stand_for(dims: int) -> None:
 @pytest.mark.parametrize(
     "vectors",
     [
-        np.ones((5, FEWEST_DIMS - 1), np.float32),
+        np.ones((5, MIN_DIMS - 1), np.float32),
         np.ones((2, MAX_CODE_DIMS + 1), np.float32),
-        np.ones((9, FEWEST_DIMS), np.float32),
-        np.empty((0, FEWEST_DIMS), np.float32),
-        np.random.default_rng(0).standard_normal((9, FEWEST_DIMS)).astype(np.float32) * np.float32(1e-35),
+        np.ones((9, MIN_DIMS), np.float32),
+        np.empty((0, MIN_DIMS), np.float32),
+        np.random.default_rng(0).standard_normal((9, MIN_DIMS)).astype(np.float32) * np.float32(1e-35),
     ],
     ids=["few dimensions", "many dimensions", "equal rows", "no rows", "tiny values"],
 )
@@ -88,7 +88,7 @@ def test_there_are_no_codes_where_they_would_not_be_numbers(vectors: np.ndarray)
 
 
 def test_a_dimension_that_is_the_same_in_all_rows_does_no_harm() -> None:
-    vectors = clustered(200, FEWEST_DIMS)
+    vectors = clustered(200, MIN_DIMS)
     vectors[:, 7] = 5
     codes = four_bit_quantization.encode(vectors)
     assert codes is not None
@@ -98,7 +98,7 @@ def test_a_dimension_that_is_the_same_in_all_rows_does_no_harm() -> None:
 
 @pytest.mark.parametrize("noise", [1e-4, 1e-2])
 def test_codes_that_cannot_tell_near_duplicates_apart_are_refused(noise: float) -> None:
-    vectors = prepare(near_duplicates(8_000, FEWEST_DIMS, 80, noise), Metric.L2)
+    vectors = prepare(near_duplicates(8_000, MIN_DIMS, 80, noise), Metric.L2)
     assert not isinstance(walk_codes(vectors, Metric.L2), FourBitCodes)
 
 
@@ -108,7 +108,7 @@ def test_vectors_of_few_dimensions_are_walked_by_bytes() -> None:
 
 @pytest.mark.parametrize("metric", list(Metric))
 def test_a_search_by_four_bits_finds_what_brute_force_finds(metric: Metric) -> None:
-    vectors = clustered(3 * FEWEST_CODED, FEWEST_DIMS)
+    vectors = clustered(3 * MIN_CODED, MIN_DIMS)
     if metric is Metric.HAMMING:
         vectors = (vectors > 0).astype(np.float32)
     vectors = prepare(vectors, metric)
@@ -128,9 +128,9 @@ def test_a_search_by_four_bits_finds_what_brute_force_finds(metric: Metric) -> N
 def test_a_cluster_that_is_tighter_than_the_codes_is_ranked_whole(metric: Metric) -> None:
     """Four bits hardly tell its rows apart, and it is too rare to be seen when the codes are checked."""
     rng = np.random.default_rng(3)
-    vectors = clustered(3 * FEWEST_CODED, FEWEST_DIMS)
+    vectors = clustered(3 * MIN_CODED, MIN_DIMS)
     family = np.arange(1_001, 1_041)
-    vectors[family] = vectors[1_001] + 0.05 * vectors.std() * rng.standard_normal((40, FEWEST_DIMS))
+    vectors[family] = vectors[1_001] + 0.05 * vectors.std() * rng.standard_normal((40, MIN_DIMS))
     vectors = prepare(vectors.astype(np.float32), metric)
     searcher = Searcher(vamana.build(vectors, metric, vamana.VamanaParams()), vectors, metric)
     assert isinstance(searcher.codes, FourBitCodes)

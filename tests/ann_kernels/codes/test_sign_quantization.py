@@ -15,7 +15,7 @@ from icepuffin.ann_kernels.graphs import vamana
 from icepuffin.ann_kernels.graphs.graph import Graph
 from icepuffin.ann_kernels.graphs.graph_search import Searcher
 from icepuffin.ann_kernels.graphs.neighbor_check import NeighborCheck
-from icepuffin.ann_kernels.graphs.walk_codes import FEWEST_SIGNED_DIMS, walk_codes
+from icepuffin.ann_kernels.graphs.walk_codes import MIN_SIGNED_DIMS, walk_codes
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.simd.bits import bits_of
 from icepuffin.ann_kernels.simd.sign_products import PLANES, WORDS, sum_of_chosen
@@ -192,7 +192,7 @@ def test_few_distances_are_below_the_estimate(dims: int) -> None:
 
 @pytest.fixture(scope="module")
 def many() -> np.ndarray:
-    return spanned(3_000, FEWEST_SIGNED_DIMS)
+    return spanned(3_000, MIN_SIGNED_DIMS)
 
 
 @pytest.fixture(scope="module")
@@ -260,7 +260,7 @@ def test_codes_of_many_dimensions_get_signs_but_for_the_inner_product(many: np.n
     codes = walk_codes(many, Metric.L2)
     assert isinstance(codes, FourBitCodes)
     assert codes.signs is not None
-    fewer = walk_codes(np.ascontiguousarray(many[:, : FEWEST_SIGNED_DIMS - 1]), Metric.L2)
+    fewer = walk_codes(np.ascontiguousarray(many[:, : MIN_SIGNED_DIMS - 1]), Metric.L2)
     assert isinstance(fewer, FourBitCodes)
     assert fewer.signs is None
     assert not isinstance(walk_codes(many, Metric.INNER_PRODUCT), FourBitCodes)
@@ -268,13 +268,13 @@ def test_codes_of_many_dimensions_get_signs_but_for_the_inner_product(many: np.n
 
 def skewed(seed: int = 0) -> np.ndarray:
     """Most numbers are small, and some large: a vector's length says more than its signs."""
-    directions = np.random.default_rng(1).standard_normal((10, FEWEST_SIGNED_DIMS))
+    directions = np.random.default_rng(1).standard_normal((10, MIN_SIGNED_DIMS))
     return np.exp(clustered(1_500, 10, seed) @ directions / 7).astype(np.float32)
 
 
 def constant_by_block(seed: int = 0) -> np.ndarray:
     """Sixteen numbers, each in as many dimensions: errors of their signs add up."""
-    return np.repeat(clustered(1_500, 16, seed), FEWEST_SIGNED_DIMS // 16, axis=1)
+    return np.repeat(clustered(1_500, 16, seed), MIN_SIGNED_DIMS // 16, axis=1)
 
 
 @pytest.mark.parametrize("make", [skewed, constant_by_block])

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from icepuffin.ann_kernels.graphs.locality import FEWEST_SPLIT, locality_order, reorder
+from icepuffin.ann_kernels.graphs.locality import MIN_SPLIT, locality_order, reorder
 from tests.ann_kernels.data import apart, widely_spread
 
-MANY = 5 * FEWEST_SPLIT
+MANY = 5 * MIN_SPLIT
 
 
-@pytest.mark.parametrize("rows", [0, 1, FEWEST_SPLIT, MANY])
+@pytest.mark.parametrize("rows", [0, 1, MIN_SPLIT, MANY])
 def test_an_order_has_each_row_once_whatever_the_threads(rows: int) -> None:
     vectors = widely_spread(rows, 40)
     order = locality_order(vectors, threads=1)

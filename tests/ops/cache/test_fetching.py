@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from icepuffin.ann_kernels.codes.four_bit_quantization import FEWEST_DIMS
-from icepuffin.ann_kernels.graphs.graph_search import FEWEST_CODED
-from icepuffin.ann_kernels.graphs.walk_codes import FEWEST_SIGNED_DIMS
+from icepuffin.ann_kernels.codes.four_bit_quantization import MIN_DIMS
+from icepuffin.ann_kernels.graphs.graph_search import MIN_CODED
+from icepuffin.ann_kernels.graphs.walk_codes import MIN_SIGNED_DIMS
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import CacheSettings, ShardCache, fetching
 from icepuffin.ops.cache.disk import DiskCache
@@ -101,9 +101,9 @@ def test_a_shard_that_comes_in_pieces_is_the_one_that_comes_whole(
         (large, {"sq8"}),
         (lambda: large("lean"), set()),
         (lambda: large("5"), set()),
-        (lambda: graph_of(clustered(1_200, FEWEST_DIMS)), {"sq4"}),
-        (lambda: graph_of(clustered(1_200, FEWEST_SIGNED_DIMS)), {"sq4", "signs"}),
-        (lambda: graph_of(near_duplicates(3_000, FEWEST_DIMS, 80, 0.1)), {"sq8"}),
+        (lambda: graph_of(clustered(1_200, MIN_DIMS)), {"sq4"}),
+        (lambda: graph_of(clustered(1_200, MIN_SIGNED_DIMS)), {"sq4", "signs"}),
+        (lambda: graph_of(near_duplicates(3_000, MIN_DIMS, 80, 0.1)), {"sq8"}),
         (lambda: graph_of(near_duplicates(8_000, 32, 400, 1e-4)), set()),
     ],
     ids=["bytes", "lean", "rotated", "four bits", "signs", "bytes after four bits", "no codes"],
@@ -158,7 +158,7 @@ class WatchedDraft(Draft):
         return kept
 
 
-@pytest.mark.parametrize("dims", [16, FEWEST_DIMS, FEWEST_SIGNED_DIMS])
+@pytest.mark.parametrize("dims", [16, MIN_DIMS, MIN_SIGNED_DIMS])
 def test_vectors_neighbours_and_codes_are_made_in_the_file(tmp_path: Path, dims: int) -> None:
     key = stored(tmp_path, graph_of(clustered(1_200, dims)))
     with (tmp_path / "file").open("w+b") as stream:
@@ -259,7 +259,7 @@ def test_an_infinite_half_does_not_enter(tmp_path: Path) -> None:
 
 def test_the_room_that_is_claimed_suffices_and_is_little_more(tmp_path: Path) -> None:
     shards = [random_shard(), *map(large, ("vectors", "lean", "4", "5", "8"))]
-    shards += [random_shard(rows=FEWEST_CODED), coded(random_shard(rows=40, dims=100), 5)]
+    shards += [random_shard(rows=MIN_CODED), coded(random_shard(rows=40, dims=100), 5)]
     for number, (shard, compact) in enumerate(product(shards, (False, True))):
         blob = b"".join(bytes(chunk) for chunk in shard_blob.encode(shard))
         header = header_of(bytearray(blob))

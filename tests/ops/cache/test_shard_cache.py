@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from icepuffin.ann_kernels.codes.four_bit_quantization import FEWEST_DIMS, FourBitCodes
+from icepuffin.ann_kernels.codes.four_bit_quantization import MIN_DIMS, FourBitCodes
 from icepuffin.ann_kernels.codes.scalar_quantization import ScalarCodes
-from icepuffin.ann_kernels.graphs.walk_codes import FEWEST_SIGNED_DIMS
+from icepuffin.ann_kernels.graphs.walk_codes import MIN_SIGNED_DIMS
 from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey, disk, mapped_arrays
 from icepuffin.ops.cache import shard_cache as shards
 from icepuffin.ops.cache.disk import DiskCache, DraftFile
@@ -92,7 +92,7 @@ def test_what_was_kept_in_another_layout_is_not_looked_for(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("dims", "kind"), [(DIMS, ScalarCodes), (FEWEST_DIMS, FourBitCodes), (FEWEST_SIGNED_DIMS, FourBitCodes)]
+    ("dims", "kind"), [(DIMS, ScalarCodes), (MIN_DIMS, FourBitCodes), (MIN_SIGNED_DIMS, FourBitCodes)]
 )
 def test_codes_are_kept_and_not_made_again(tmp_path: Path, dims: int, kind: type) -> None:
     key = stored(tmp_path, random_shard(rows=1_100, dims=dims))
@@ -102,7 +102,7 @@ def test_codes_are_kept_and_not_made_again(tmp_path: Path, dims: int, kind: type
     assert isinstance(kept.searcher.codes, kind)
     assert same(kept, decoded)
     for codes in (decoded.searcher.codes, kept.searcher.codes):
-        assert (getattr(codes, "signs", None) is not None) == (dims >= FEWEST_SIGNED_DIMS)
+        assert (getattr(codes, "signs", None) is not None) == (dims >= MIN_SIGNED_DIMS)
 
 
 def test_what_is_kept_on_disk_is_not_read_from_the_store_again(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ Vectors = npt.NDArray[np.float32]
 
 MAX_ROWS = 4_000
 """Rows that a table ever has"""
-FEWEST_ROWS = 80
+MIN_ROWS = 80
 DIMS = (8, 10, 12, 16, 24)
 """Dimensions that rotated codes take, too"""
 K = 10
@@ -181,7 +181,7 @@ class ModelHistory:
     def _re_embed(self) -> None:
         """The next batch of the change that is under way, or the first one of another. It changes vectors."""
         if not len(self._rows()):  # a rollback led to between the two commits of an overwrite
-            self._append(FEWEST_ROWS)
+            self._append(MIN_ROWS)
         migration = self.migration or self._begun()
         while not (waiting := self._waiting(migration.column)):
             self._end(migration)
@@ -290,7 +290,7 @@ class ModelHistory:
     def _delete(self, *, in_place: bool) -> bool:
         ids = sorted(self._rows()["id"].to_pylist())
         count = int(len(ids) * self.random.choice([0.02, 0.1, 0.3])) + 1
-        if len(ids) - count < FEWEST_ROWS:
+        if len(ids) - count < MIN_ROWS:
             return False
         first = self.random.randrange(len(ids) - count)
         bounds = ids[first], ids[first + count - 1]

@@ -377,7 +377,7 @@ def test_rows_that_rounding_may_have_exchanged_are_read_and_no_others() -> None:
 def test_a_file_is_as_far_as_the_nearest_of_its_balls() -> None:
     """Of three files the second has none."""
     centers, radii = np.array([[3, 4], [0, 9], [6, 8]], np.float32), np.array([1.0, 2.0, 0.5])
-    with patch.object(pruning, "_FEWEST_CODED", 4):
+    with patch.object(pruning, "_MIN_CODED", 4):
         balls = FileBalls(3, np.array([0, 2, 0]), centers, radii, Metric.L2)
     queries = np.zeros((1, 2))
     assert balls.bounds(queries)[0] == pytest.approx([4, 0, 7], rel=1e-5)
@@ -410,7 +410,7 @@ def test_a_ball_never_hides_a_row(
     reach = np.full(3, -1.0, np.float32)
     np.maximum.at(reach, labels, np.sqrt(squared))
     cover = partition_balls(reach, codebook)
-    with patch.object(pruning, "_FEWEST_CODED", fewest_coded):
+    with patch.object(pruning, "_MIN_CODED", fewest_coded):
         balls = FileBalls(
             files=1,
             numbers=np.zeros(len(cover), np.int64),

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ann_kernels.distances.top_k import exact_top_k
 from icepuffin.ann_kernels.graphs.graph import spread_indices
-from icepuffin.ann_kernels.graphs.graph_search import FEWEST_CODED, Searcher
+from icepuffin.ann_kernels.graphs.graph_search import MIN_CODED, Searcher
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.rows.bitmap import Bitmap
 from icepuffin.ops.recall.curves import MEASURED_K, widths
@@ -280,4 +280,4 @@ def test_one_searcher_measures_all_that_is_measured_of_a_shard(
     table.append(make_rows(0, 1_200))
     monkeypatch.setattr(recall_gate, "Searcher", CountingSearcher)
     index_head(table, replace(DEFINITION, shards=2))
-    assert coded_from.count(FEWEST_CODED) == 2  # that of the check of the file makes no codes
+    assert coded_from.count(MIN_CODED) == 2  # that of the check of the file makes no codes

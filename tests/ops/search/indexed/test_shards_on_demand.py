@@ -401,7 +401,7 @@ def test_a_search_does_not_wait_for_codes_and_later_ones_have_them(
     definition = replace(DEFINITION, shards=2)
     index_head(table, definition)
     expected = loaded_at_once(table, monkeypatch, definition)
-    monkeypatch.setattr("icepuffin.ops.cache.fetching.FEWEST_CODED", 1)
+    monkeypatch.setattr("icepuffin.ops.cache.fetching.MIN_CODED", 1)
     monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE", str(tmp_path / "another-cache"))
     monkeypatch.setattr(disk, "_STRIPES", 1 << 40)  # so that no shard waits for the lock of another one
     codes_may_come, real = Semaphore(0), FetchedShard.with_codes
