@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from icepuffin.ops.errors import FileDamageError
 from icepuffin.ops.steps import RunStep, reached
-from icepuffin.ops.storage import ObjectExistsError, ObjectMissingError, Storage
+from icepuffin.ops.storage import ObjectExistsError, ObjectMissingError, Storage, left_where_refused
 
 _SHA256_BYTES = hashlib.sha256().digest_size
 _log = logging.getLogger(__name__)
@@ -52,7 +52,8 @@ def find(storage: Storage, path: str) -> dict[str, Any] | None:
         return None
     if (result := _load(path, data)) is None:
         _log.warning("%s is damaged: what it records is made again", path)
-        storage.delete(path)
+        with left_where_refused():
+            storage.delete(path)
     return result
 
 

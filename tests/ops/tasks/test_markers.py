@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from icepuffin.ops.storage import RefusedError
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.tasks.markers import find, name_of, record
 
@@ -67,6 +68,17 @@ def test_a_damaged_marker_is_none_and_what_it_records_is_made_again(
         assert caplog.messages == [f"{path} is damaged: what it records is made again"]
         assert record(STORE, str(path), Made(b"again")) == find(STORE, str(path)) == {"value": b"again"}
         path.unlink()
+
+
+def test_a_damaged_marker_stays_where_nothing_may_be_deleted(tmp_path: Path) -> None:
+    class WriteOnly(LocalStorage):
+        def delete(self, path: str) -> None:
+            raise RefusedError(f"{path} may not be deleted")
+
+    marker = tmp_path / "marker.json"
+    marker.write_bytes(b"damaged")
+    assert find(WriteOnly(), str(marker)) is None
+    assert record(WriteOnly(), str(marker), Made("again")) == {"value": "again"}
 
 
 @pytest.mark.parametrize("value", [b"\x00\xff", np.int64(-7), np.float32(0.5), None, [1, "a"], {"a": b"b"}], ids=repr)
