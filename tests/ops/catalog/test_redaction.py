@@ -56,6 +56,9 @@ def test_short_values_the_type_and_the_warehouse_are_quoted() -> None:
         ({"header.Authorization": "Bearer own-4711"}, "own-4711 has expired"),
         ({}, "401 for {'Authorization': 'Bearer issued-4711.x-y'}"),
         ({}, '{"access_token": "issued-4711", "expires_in": 3600}'),
+        ({}, '{"refresh_token": "issued-4711"}'),
+        ({}, "id_token=issued-4711"),
+        ({}, "token: issued-4711"),
         ({}, "Basic YW5uOnBAc3MtNDcxMQ=="),
     ],
 )

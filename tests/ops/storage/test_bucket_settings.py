@@ -112,6 +112,8 @@ def test_a_connection_string_names_account_key_and_endpoint() -> None:
     assert (account.name, account.key, account.endpoint) == ("acc", "a2V5==", "https://acc.blob.core.usgovcloudapi.net")
     text = "DefaultEndpointsProtocol=http;AccountName=acc;AccountKey=a2V5==;EndpointSuffix=lake.example"
     assert adls_account("", {"adls.connection-string": text}).endpoint == "http://acc.blob.lake.example"
+    without = text.partition(";")[2]
+    assert adls_account("", {"adls.connection-string": without}).endpoint == "https://acc.blob.lake.example"
     text = "AccountName=acc;SharedAccessSignature=sig=1;BlobEndpoint=http://127.0.0.1:10000/acc/;"
     account = adls_account(HOST, {"adls.connection-string": text})
     assert (account.sas, account.endpoint) == ("sig=1", "http://127.0.0.1:10000/acc")
