@@ -822,6 +822,7 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
         (("search", "demo.packages", "--like-id", "1", "--metric", "l2"), "--metric goes with --exact --vector-column"),
         (("sql", "SELECT 1", "--param", "q"), "--param q: write NAME=JSON"),
         (("sql", "SELECT 1", "--param", "q=[1, 2"), "--param q: the value is not JSON"),
+        (("sql", "SELECT 1", "--param", 'q={"a": 1'), "--param q: the value is not JSON"),
         (("search", "demo.packages", "--vector", "[1, 2]"), "dim"),
         (("search", "demo.packages", "--like-id", "1", "--columns", "absent"), "has no column 'absent'"),
         (("index", "create", "demo.packages", "--name", "a/b", "--column", "embedding"), "cannot name an index"),

@@ -355,7 +355,7 @@ def test_explain_shows_what_happens_outside_of_the_index(session: SqlSession) ->
     assert "the 20 nearest rows" in plan
     assert "then, of these rows: WHERE d < 3, ORDER BY id" in plan
     within = "\n".join(session.sql(f"EXPLAIN SELECT id FROM db.t WHERE {DISTANCE} <= 3").rows["plan"].to_pylist())
-    assert "every row with a distance <= 3, exactly" in within
+    assert within.endswith("every row with a distance <= 3, exactly")
     analyzed = session.sql(f"EXPLAIN ANALYZE {inner}")
     assert any(line.startswith("strategy") for line in analyzed.rows["plan"].to_pylist())
 
