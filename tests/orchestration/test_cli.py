@@ -43,6 +43,7 @@ from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta.theta_report import ThetaEstimate, ThetaOutcome
 from icepuffin.orchestration.cli import _COMMANDS, group, main, metrics, ui
 from icepuffin.orchestration.cli.metrics import server
+from icepuffin.puffin.blobs import routing_blob
 from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows
 from tests.patience import PATIENCE
 from tests.services.processes import free_port
@@ -633,6 +634,16 @@ def test_an_index_file_is_verified_and_a_damaged_one_made_anew(
     finally:
         file.write_bytes(published)
     assert "whole, " in run("index", "verify", "demo.packages")
+
+
+def test_a_version_of_a_later_release_is_not_called_damaged(
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routing_blob, "VERSION", 0)
+    with pytest.raises(SystemExit):
+        run("index", "verify", "demo.packages", "embedding")
+    error = capsys.readouterr().err
+    assert "error: the version of index embedding is of a later release; " in error
 
 
 def test_a_refresh_of_what_exists_writes_nothing(run: Run) -> None:

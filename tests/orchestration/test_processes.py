@@ -230,5 +230,17 @@ def test_a_process_that_may_neither_be_read_of_nor_signalled_is_not_gone(
     assert not here.has_ended
 
 
+def test_a_process_of_any_name_is_known(here: Process) -> None:
+    """The kernel writes the name in parentheses, and a name may have them, too."""
+    name = Path("/proc/self/comm")
+    before = name.read_text(encoding="utf-8")
+    try:
+        name.write_text("a) Z", encoding="utf-8")
+        assert not here.has_ended
+        assert processes._start_time(here.pid) == here.began
+    finally:
+        name.write_text(before, encoding="utf-8")
+
+
 def test_a_process_knows_itself() -> None:
     assert json.loads(process_tags("r")[PROCESS_TAG])["pid"] == os.getpid()

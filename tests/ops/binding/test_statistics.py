@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import RemoveStatisticsUpdate, SetStatisticsUpdate
@@ -114,7 +115,19 @@ def test_a_catalog_that_keeps_no_statistics_is_recognised(table: Table, afterwar
     first = data_snapshots(table)[0].snapshot_id
     update = RemoveStatisticsUpdate(snapshot_id=first)
     afterwards.append(lambda: table.catalog.commit_table(table.catalog.load_table(table.name()), (), (update,)))
-    with pytest.raises(BindingError, match=r"db\.t: catalog 'test' accepted statistics .* and did not keep them"):
+    with pytest.raises(
+        BindingError, match=rf"db\.t: catalog 'test' accepted statistics of {first} and did not keep them"
+    ):
+        put(table, "ours")
+
+
+def test_an_entry_that_could_not_be_set_is_named_by_its_snapshot(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    def commit_table(*_: object) -> None:
+        raise CommitFailedException("somebody was first")
+
+    table.transaction().set_properties({"commit.retry.num-retries": "0"}).commit_transaction()
+    monkeypatch.setattr(table.catalog, "commit_table", commit_table)
+    with pytest.raises(BindingError, match=f"statistics of {data_snapshots(table)[0].snapshot_id} not set in 1"):
         put(table, "ours")
 
 
@@ -145,7 +158,9 @@ def test_after_a_lost_answer_neither_file_is_given_up(
         return CommitOutcome.UNKNOWN
 
     monkeypatch.setattr(joint_commit, "attempt_commit", unanswered)
-    with pytest.raises(BindingError, match="answer was lost, and somebody else wrote") as caught:
+    with pytest.raises(
+        BindingError, match=f"answer was lost, and somebody else wrote statistics of {first} "
+    ) as caught:
         put(table, "ours")
     assert caught.value.retryable
     held = find_statistics(table.refresh(), first)

@@ -36,9 +36,11 @@ from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks import enclosure
 from icepuffin.ops.tasks.file_balls import MAX_BALLS
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.puffin import BytesSource, PuffinReader
 from icepuffin.puffin.blobs import centroid_blob
 from icepuffin.puffin.blobs.routing_blob import CoveredFile
 from icepuffin.puffin.errors import BadBlobError
+from icepuffin.puffin.types import BlobType, canonical_type
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows
 from tests.ops.catalog.equality import delete_where_id_is
 from tests.ops.index.comparison import index_head
@@ -80,6 +82,10 @@ def test_a_version_is_balls_and_no_shard(table: Table, metric: str) -> None:
     shown = overview(table, definition, STORAGE)
     assert shown is not None
     assert (shown.balls, shown.files, shown.coverage) == (24, 4, 1.0)
+    (version,) = index_versions(table.refresh(), "b")
+    blobs = PuffinReader(BytesSource(Path(version.puffin_path.removeprefix("file://")).read_bytes())).footer.blobs
+    checked = check_integrity(RunContext(table, STORAGE), version)
+    assert checked.bytes_read == sum(blob.length for blob in blobs if canonical_type(blob.type) == BlobType.CENTROID)
     assert drop_index(table, "b") == ("ann_b",)
 
 
