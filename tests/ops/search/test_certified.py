@@ -170,6 +170,7 @@ def test_files_that_one_query_of_a_batch_needs_are_read(tmp_path: Path, metric: 
         reader = open_index(table.refresh(), definition_of(metric, "balls"), storage=STORAGE, **tasks)
         found = reader.search(centers, 5, columns=["id"])
         assert found.profile.strategy == "pruned scan"
+        assert found.profile.bytes_read["scan"] == 4 * DIMS * 120, "each row once"
         assert np.array_equal(np.reshape(found.rows["id"], nearest.shape), nearest)
         within = reader.within(centers, threshold, columns=["id"]).rows
         pairs = set(zip(within["query"].to_pylist(), within["id"].to_pylist(), strict=True))
