@@ -431,6 +431,11 @@ def test_a_build_that_missed_the_gate_is_made_again_once_a_fifth_of_the_rows_are
     for damaged in ("{", "[]", *damages):
         record.write_text(damaged, encoding="utf-8")
         assert find_vain_build(plan, run) is None
+    record.write_text(json.dumps(whole), encoding="utf-8")
+    assert find_vain_build(plan, run) is not None
+    table.delete("id >= 240")
+    fewer = plan_version(run, high, SnapshotId(table.refresh().metadata.current_snapshot_id or 0))
+    assert find_vain_build(fewer, run) is None, "110 of 350 rows are gone, and the others are the same"
 
 
 def refusal(make: Callable[[], object]) -> str:
