@@ -356,6 +356,9 @@ def test_explain_shows_what_happens_outside_of_the_index(session: SqlSession) ->
     assert "then, of these rows: WHERE d < 3, ORDER BY id" in plan
     within = "\n".join(session.sql(f"EXPLAIN SELECT id FROM db.t WHERE {DISTANCE} <= 3").rows["plan"].to_pylist())
     assert within.endswith("every row with a distance <= 3, exactly")
+    unpruned = DISTANCE.replace("l2_distance", "inner_product")
+    (*_, plan_of_products) = session.sql(f"EXPLAIN SELECT id FROM db.t WHERE {unpruned} >= 3").rows["plan"].to_pylist()
+    assert plan_of_products.endswith(", exactly; inner product lets no file be left out")
     analyzed = session.sql(f"EXPLAIN ANALYZE {inner}")
     assert any(line.startswith("strategy") for line in analyzed.rows["plan"].to_pylist())
 
