@@ -151,7 +151,7 @@ def refresh_shards(
     queries = None
     if shard_count == 1:  # a search of the index finds what a search of the shard does
         layout = replace(layout, across=AcrossShards())
-    elif _reads_shards(plan, placement) and fit.outdates_recall(live_rows):
+    elif placement.may_read_shards(plan.definition) and fit.outdates_recall(live_rows):
         queries = draw_queries(_without_empty_files(plan, base), shard_count, run.storage)
     if queries is not None:
         fit, context = replace(fit, arrived=0.0), replace(context, layout=replace(layout, routing_queries=queries))
@@ -163,13 +163,6 @@ def refresh_shards(
     if queries is not None:
         layout = measured_across(layout, queries, results, plan.definition.metric)
     return ShardSet(layout, files, results, read, sum(shard.live_rows for shard in dissolved), fit)
-
-
-def _reads_shards(plan: VersionPlan, placement: Placement) -> bool:
-    """Whether shards that stay may be read whole. Rows of a lean one are read from data files, each once per shard: as
-    little more as it takes where its rows are distributed anyway.
-    """
-    return plan.definition.holds_vectors or placement.target is None
 
 
 def _without_empty_files(plan: VersionPlan, base: OpenVersion) -> VersionPlan:

@@ -28,6 +28,12 @@ class Placement:
     dropped: tuple[ShardId, ...] = ()
     """Delta shards without a live row"""
 
+    def may_read_shards(self, definition: IndexDefinition) -> bool:
+        """Whether shards that stay may be read whole. Rows of a lean one are read from data files, each once per shard:
+        as little more as it takes where its rows are distributed anyway.
+        """
+        return definition.holds_vectors or self.target is None
+
 
 def place(
     definition: IndexDefinition, *, routed_rows: int, deltas: Mapping[ShardId, int], arriving: int, largest: int

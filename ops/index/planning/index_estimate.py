@@ -150,8 +150,7 @@ def _of_refresh(
         for shard_id, i in enumerate(kept)
     ]
     is_outdated = fit_of(base.bound.sizes).outdates_recall(sum(live_rows) + new, new)
-    is_outdated &= plan.definition.holds_vectors or placement.target is None
-    if is_outdated and len(shards) + (placement.target == NEW_DELTA) > 1:
+    if is_outdated and placement.may_read_shards(plan.definition) and len(shards) + (placement.target == NEW_DELTA) > 1:
         shards = [
             replace(shard, bytes_read=entries[i].all_bytes) if shard.how.keeps_bytes else shard
             for shard, i in zip(shards, kept, strict=True)
