@@ -32,6 +32,7 @@ LIST = """Benchmarks, each with its own --help:
   python -m benchmarks.layout         shards, codebook and bytes of a table's size: arithmetic alone
   python -m benchmarks.large_layout   the layout of a billion rows, by its sample: loads, probes, routing blob
   python -m benchmarks.sensor_load    a sensor's evaluations under load
+  python -m benchmarks.freshness      how soon a commit is searchable and indexed, by a real daemon
   python -m benchmarks.history        a table with a long history: opening a reader, and the sensor
   python -m benchmarks.definitions    loading the Dagster definitions of many tables
   python -m benchmarks.simulated_vectors   vectors of any number and length from a few real ones, for the others
