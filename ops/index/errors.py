@@ -43,3 +43,9 @@ class NotAnIndexError(FileDamageError):
 
 class EarlierLayoutError(NotAnIndexError):
     """Raised when a bound file is a version of ours whose layout was given up: the next refresh builds it anew."""
+
+
+class LaterReleaseError(NotAnIndexError):
+    """Raised when a bound file is a version of ours that a later release wrote, and that this one leaves alone."""
+
+    retryable = False

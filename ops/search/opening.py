@@ -24,7 +24,7 @@ from icepuffin.ops.errors import require_type
 from icepuffin.ops.index.definitions.ddl import load_definition, only_index
 from icepuffin.ops.index.definitions.definition_columns import resolve_column, resolve_field
 from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition, metric_fault
-from icepuffin.ops.index.errors import EarlierLayoutError, NotAnIndexError
+from icepuffin.ops.index.errors import EarlierLayoutError, LaterReleaseError, NotAnIndexError
 from icepuffin.ops.index.planning.changes import files_mapped_since
 from icepuffin.ops.index.planning.current_versions import distances_text
 from icepuffin.ops.index.planning.version_plan import nearest_first
@@ -407,8 +407,8 @@ def _choose_version(target: SearchTarget, definition: IndexDefinition, opening: 
     fitting.sort(key=lambda version: version.definition.graph_identity() != built_as)  # else the newest first
     choice = _load_first(fitting, tuple(map(str, broken)), target, opening)
     if choice.loaded is not None:
-        built_anew = {str(error) for error in broken if isinstance(error, EarlierLayoutError)}
-        return replace(choice, warnings=tuple(line for line in choice.warnings if line not in built_anew))
+        of_releases = {str(error) for error in broken if isinstance(error, EarlierLayoutError | LaterReleaseError)}
+        return replace(choice, warnings=tuple(line for line in choice.warnings if line not in of_releases))
     if opening.stale is StalePolicy.FAIL:
         reason = f": {choice.warnings[0]}" if choice.warnings else ""
         raise IndexUnavailableError(

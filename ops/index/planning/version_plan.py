@@ -22,7 +22,7 @@ from icepuffin.ops.index.definitions.definition_columns import (
     with_column_ids,
 )
 from icepuffin.ops.index.definitions.index_definition import OWN_NAMES, IndexDefinition
-from icepuffin.ops.index.errors import GateFailedError, LayoutMisfitError, ShardTooLargeError
+from icepuffin.ops.index.errors import GateFailedError, LaterReleaseError, LayoutMisfitError, ShardTooLargeError
 from icepuffin.ops.index.planning.changes import (
     Changes,
     changed_files,
@@ -149,8 +149,9 @@ def plan_version(
     snapshot were compared with its nodes. This is always done where no version has a tag, as after `index drop`. With
     `verify` no row is matched by its lineage.
 
-    Raises the errors of bad input (unknown snapshot, dropped or re-typed column, equality deletes), and PuffinError
-    where a version that was not verified turns out to be damaged.
+    Raises the errors of bad input (unknown snapshot, dropped or re-typed column, equality deletes), PuffinError where a
+    version that was not verified turns out to be damaged, and LaterReleaseError where one of a later release would be
+    replaced.
     """
     table, storage = run.table, run.storage
     reload_table(table)
@@ -174,7 +175,7 @@ def plan_version(
         return check_integrity(run, version).faults
 
     fitting = [version for version in nearest if version.may_have(distances)]  # others have graphs of other vectors
-    opened, unreadable = _open_nearest(run, fitting, definition, live, ancestors, faults)
+    opened, unreadable = _open_nearest(run, fitting, plan, ancestors, faults)
     candidates = [item for item in opened if _same_graphs(item, definition)]
     existing = next((item for item in candidates if item.bound.base_snapshot_id == snapshot_id), None)
     if (
@@ -298,21 +299,28 @@ def _tagged_otherwise(plan: VersionPlan, opened: Sequence[OpenVersion]) -> str:
 def _open_nearest(
     run: RunContext,
     versions: Sequence[DerivedVersion],
-    definition: IndexDefinition,
-    live: LiveFiles,
+    plan: VersionPlan,
     ancestors: Collection[SnapshotId],
     faults_of: Callable[[DerivedVersion], tuple[str, ...]],
 ) -> tuple[list[OpenVersion], list[str]]:
     """(open versions in the given order, one line on each that cannot be read).
 
     Stops at the first version of an ancestor that shares at least as many files as any later one. Raises StorageError
-    where the store does not answer: without a version that is whole, all its rows would be indexed again.
+    where the store does not answer: without a version that is whole, all its rows would be indexed again. Raises
+    LaterReleaseError where a later release made the version at the tag that would be moved, or one of the snapshot.
     """
+    definition, live = plan.definition, plan.live
     opened: list[OpenVersion] = []
     unreadable: list[str] = []
     for version in versions:
         readable, broken = open_versions(run.table, [version], run.storage, skip_unanswered=False)
         unreadable += map(str, broken)
+        is_replaced = plan.tag in version.tags or (version.tags and version.base_snapshot_id == live.snapshot_id)
+        if is_replaced and (later := next((it for it in broken if isinstance(it, LaterReleaseError)), None)):
+            raise LaterReleaseError(
+                f"{live.table}, index {definition.name}: {later}. It stays as it is. Refresh the index by that "
+                "release, or drop it and create it again to go on by this one"
+            )
         if readable and (faults := lost_packs(version, run.storage) or faults_of(version)):
             readable = []
             unreadable.append(f"{version.puffin_path}: {'; '.join(listed(faults))}")

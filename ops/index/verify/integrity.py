@@ -17,6 +17,7 @@ from icepuffin.ops.index.definitions.definition_columns import resolve_field
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition, LaterDefinitionError
 from icepuffin.ops.index.verify.column_proof import attribute_faults, included_faults
 from icepuffin.ops.index.verify.self_search_proof import SelfSearch, fault_of
+from icepuffin.ops.index.versions.version_format import made_later
 from icepuffin.ops.index.versions.version_reader import (
     balls_of,
     centroids_here,
@@ -41,7 +42,7 @@ from icepuffin.ops.tasks.matching.tally import RowsResult, RowsTask, Tally, tall
 from icepuffin.ops.tasks.rows import by_file, live_nodes
 from icepuffin.ops.tasks.task_runner import Progress, RunContext, TaskRunner, small_work_runner
 from icepuffin.ops.tasks.vectors import VectorColumn, prepared
-from icepuffin.puffin import BytesSource, PuffinReader
+from icepuffin.puffin import BytesSource, PuffinReader, RangeSource
 from icepuffin.puffin.blobs import attributes_blob, centroid_blob, deletion_vector_blob, routing_blob
 from icepuffin.puffin.blobs.centroid_blob import CentroidIndex
 from icepuffin.puffin.blobs.routing_blob import Routing
@@ -112,7 +113,7 @@ def check_integrity(run: RunContext, version: DerivedVersion) -> Integrity:
     from_later_release = False
     searched = None
     try:
-        source = open_storage(version.puffin_path, run.storage).source(version.puffin_path)
+        source = _source(version, run.storage)
         reader = PuffinReader(source)
         blobs = reader.footer.blobs
         first = next(blob for blob in blobs if canonical_type(blob.type) == BlobType.ROUTING)
@@ -161,6 +162,13 @@ def check_integrity(run: RunContext, version: DerivedVersion) -> Integrity:
     except StopIteration:
         faults.append("no routing blob")
     return Integrity(version.puffin_path, read, shards, rows, tuple(faults), from_later_release, searched)
+
+
+def _source(version: DerivedVersion, storage: StorageConfig) -> RangeSource:
+    """The file of a version. Raises LaterFormatError by its build id alone."""
+    if later := made_later(version.build_id):
+        raise LaterFormatError(later)
+    return open_storage(version.puffin_path, storage).source(version.puffin_path)
 
 
 def _unfit_balls(balls: Sequence[CentroidIndex], definition: IndexDefinition) -> Iterator[str]:

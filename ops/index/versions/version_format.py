@@ -28,9 +28,23 @@ def given_up(build_id: str) -> str:
     """Why a version with this build id is not read and the next refresh makes it anew, in words; empty for versions of
     this format, and of a later one, which its own release keeps up.
     """
+    number = _format_of(build_id)
+    if number is not None and number >= FORMAT_VERSION:
+        return ""
+    which = "without a format in its build id" if number is None else f"of format {number}"
+    return f"version {which}: its layout was given up, this release reads {FORMAT_VERSION}"
+
+
+def made_later(build_id: str) -> str:
+    """Why a version with this build id is left to a later release, in words; empty for versions of other formats."""
+    number = _format_of(build_id)
+    if number is None or number <= FORMAT_VERSION:
+        return ""
+    return f"version of format {number}: a later release wrote it, this one reads {FORMAT_VERSION}"
+
+
+def _format_of(build_id: str) -> int | None:
+    """The format that a build id begins with; None where it has none."""
     number = build_id.partition("-")[0]
-    if number.isascii() and number.isdecimal() and len(number) < _HASH_DIGITS:
-        if int(number) >= FORMAT_VERSION:
-            return ""
-        return f"version of format {number}: its layout was given up, this release reads {FORMAT_VERSION}"
-    return f"version without a format in its build id: its layout was given up, this release reads {FORMAT_VERSION}"
+    is_number = number.isascii() and number.isdecimal() and len(number) < _HASH_DIGITS
+    return int(number) if is_number else None

@@ -11,9 +11,9 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bound_versions import BoundPack, DerivedVersion
 from icepuffin.ops.binding.derived_snapshots import NewPack
-from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
-from icepuffin.ops.index.errors import EarlierLayoutError, NotAnIndexError
-from icepuffin.ops.index.versions.version_format import given_up
+from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition, LaterDefinitionError
+from icepuffin.ops.index.errors import EarlierLayoutError, LaterReleaseError, NotAnIndexError
+from icepuffin.ops.index.versions.version_format import given_up, made_later
 from icepuffin.ops.model import (
     FileNumber,
     FileSlot,
@@ -38,7 +38,7 @@ from icepuffin.puffin.blobs.attributes_blob import AttributeBlob
 from icepuffin.puffin.blobs.centroid_blob import CentroidIndex
 from icepuffin.puffin.blobs.included_columns_blob import IncludedBlob, IncludedEntry
 from icepuffin.puffin.blobs.routing_blob import Routing, ShardEntry, VectorRun
-from icepuffin.puffin.errors import BadBlobError
+from icepuffin.puffin.errors import BadBlobError, LaterFormatError
 from icepuffin.puffin.puffin_reader import TAIL_READ
 from icepuffin.puffin.types import MAGIC, BlobType, canonical_type
 
@@ -143,12 +143,14 @@ def _bytes_by_pack(text: str) -> dict[int, int]:
 def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion:
     """Read the footer and the routing blob of a version.
 
-    Raises NotAnIndexError where the file is gone, foreign or broken, or of a release that this one cannot read, and its
-    EarlierLayoutError where a refresh is to make it anew.
+    Raises NotAnIndexError where the file is gone, foreign or broken, its EarlierLayoutError where a refresh is to make
+    it anew, and its LaterReleaseError where a later release wrote it.
     """
     path = version.puffin_path
     if fault := given_up(version.build_id):
         raise EarlierLayoutError(f"{path}: {fault}; a refresh builds index {version.name} anew")
+    if fault := made_later(version.build_id):
+        raise LaterReleaseError(f"{path}: {fault}")
     try:
         source = _source(version, storage)
         reader = PuffinReader(source)
@@ -177,7 +179,9 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         definition = IndexDefinition.from_json(routing.definition)
         stamps = {(blob.snapshot_id, blob.sequence_number) for kind in BlobType for blob in by_type.get(kind, [])}
     except (StorageError, DefinitionError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise NotAnIndexError(f"{path} is not a readable index version: {error}") from error
+        is_later = isinstance(error, LaterFormatError | LaterDefinitionError)
+        what = LaterReleaseError if is_later else NotAnIndexError
+        raise what(f"{path} is not a readable index version: {error}") from error
     if stamps != {(routing.base_snapshot_id, centroid.sequence_number)}:  # a footer has no checksum
         raise NotAnIndexError(f"{path}: its blobs name several snapshots, or another than its routing blob")
     if len(curves) != len(shards):

@@ -31,6 +31,7 @@ from icepuffin.ops.index import (
     materialize_index,
 )
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy
+from icepuffin.ops.index.errors import LaterReleaseError
 from icepuffin.ops.index.verify import integrity, proof
 from icepuffin.ops.index.verify.integrity import check_integrity, check_kept
 from icepuffin.ops.index.versions import index_packs, version_reader
@@ -124,12 +125,12 @@ def of_tomorrow(monkeypatch: pytest.MonkeyPatch) -> Callable[[Table], IndexRepor
     return index
 
 
-def test_a_version_that_this_release_cannot_read_is_ignored(
-    table: Table, of_tomorrow: Callable[[Table], IndexReport], caplog: pytest.LogCaptureFixture
+def test_a_version_that_this_release_cannot_read_is_told_and_left(
+    table: Table, of_tomorrow: Callable[[Table], IndexReport]
 ) -> None:
     create_index(table, DEFINITION)
     table.append(make_rows(600, 700))
-    version = of_tomorrow(table)
+    of_tomorrow(table)
     found, recall = answer_with_recall(table)
     assert (found.coverage, recall) == (Coverage.NEAREST_VERSION_AND_TAIL, 1.0)
     assert "of_tomorrow" in found.warnings[0]
@@ -143,10 +144,9 @@ def test_a_version_that_this_release_cannot_read_is_ignored(
         overview(table, DEFINITION, STORAGE)
     collect_table_garbage(table, storage=STORAGE, retentions={}, default=RetentionPolicy(), grace_hours=0)
     table.append(make_rows(700, 800))
-    report = index_head(table)
-    assert report.action is Action.REFRESHED
-    assert report.base_snapshot_id != version.snapshot_id
-    assert "of_tomorrow" in caplog.text
+    with pytest.raises(LaterReleaseError, match="of_tomorrow"):
+        index_head(table)
+    assert tagged_version(table.refresh(), "e") == newest
 
 
 @pytest.mark.parametrize("content", [None, b"", b"Obj\x01 and no more", 0.5])

@@ -1,0 +1,92 @@
+"""A table whose index has a version of a later release: it is told, left as it is, and never replaced."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from pyiceberg.table import Table
+
+from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
+from icepuffin.ops.index import Action, IndexDefinition, create_index, drop_index, materialize_index
+from icepuffin.ops.index.errors import LaterReleaseError
+from icepuffin.ops.index.versions import version_format
+from icepuffin.ops.index.versions.version_format import FORMAT_VERSION, made_later
+from icepuffin.ops.runs.index_verification import verify
+from icepuffin.ops.runs.maintenance import gc
+from icepuffin.ops.runs.refresh_plan import plan
+from icepuffin.ops.search import Coverage
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.puffin.blobs import routing_blob
+from tests.conftest import STORAGE, make_rows
+from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
+
+_to_json = IndexDefinition.to_json
+LATER = {
+    "version of format 4: a later release wrote it": (version_format, "FORMAT_VERSION", FORMAT_VERSION + 1),
+    "routing blob has feature bit 1: a later release wrote it": (routing_blob, "COMMON", 3),
+    "a later one wrote it, with depth": (
+        IndexDefinition,
+        "to_json",
+        lambda definition: json.dumps({**json.loads(_to_json(definition)), "depth": 1}),
+    ),
+}
+"""(where, name, value) of what is otherwise in a later release, by what is told of its versions"""
+
+
+@pytest.fixture(params=LATER)
+def told(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def table(table_factory: Callable[..., Table], told: str, monkeypatch: pytest.MonkeyPatch) -> Table:
+    """Two snapshots, of which this release has indexed the first, and a later one the second."""
+    new_table = table_factory()
+    create_index(new_table, DEFINITION)
+    new_table.append(make_rows(0, 60))
+    index_head(new_table)
+    new_table.append(make_rows(60, 70))
+    with monkeypatch.context() as later:
+        later.setattr(*LATER[told])
+        index_head(new_table)
+    return new_table.refresh()
+
+
+@pytest.mark.parametrize("appended", [False, True])
+def test_no_refresh_replaces_it(table: Table, told: str, appended: bool) -> None:
+    if appended:
+        table.append(make_rows(70, 80))
+    before = table.refresh().metadata
+    for work in (index_head, lambda table: plan(table, "e", storage=STORAGE)):
+        with pytest.raises(LaterReleaseError, match=f"{told}.* It stays as it is. Refresh the index by that") as error:
+            work(table)
+        assert not error.value.retryable
+    gc(table, storage=STORAGE, grace_hours=0)
+    assert table.refresh().metadata == before
+
+
+def test_searches_go_on_without_it_and_tell(table: Table, told: str) -> None:
+    assert verify(table, "e").from_later_release
+    result, recall = answer_with_recall(table)
+    assert (result.coverage, recall > 0.9) == (Coverage.NEAREST_VERSION_AND_TAIL, True)
+    assert [told in warning for warning in result.warnings] == [True]
+
+
+def test_another_snapshot_gets_a_version(table: Table) -> None:
+    first, tagged = table.metadata.snapshots[0].snapshot_id, tagged_version(table, "e")
+    table.maintenance.expire_snapshots().by_id(index_versions(table, "e")[0].index_snapshot_id).commit()
+    report = materialize_index(RunContext(table, STORAGE, LocalRunner(1)), DEFINITION, first)
+    assert (report.action, tagged_version(table.refresh(), "e")) == (Action.BUILT, tagged)
+
+
+def test_this_release_goes_on_once_the_index_is_dropped(table: Table) -> None:
+    drop_index(table, "e")
+    create_index(table, DEFINITION)
+    assert index_head(table).action is Action.REFRESHED
+    result, _ = answer_with_recall(table)
+    assert (result.coverage, result.warnings) == (Coverage.EXACT_VERSION, ())
+
+
+def test_earlier_formats_and_build_ids_without_one_are_of_no_later_release() -> None:
+    formats = (str(FORMAT_VERSION), str(FORMAT_VERSION - 1), "x", "", "9" * 64)
+    assert [made_later(f"{number}-ab") for number in formats] == [""] * len(formats)
