@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.statistics import StatisticsFile
 
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.binding.bound_versions import index_versions, sketch_versions
@@ -22,8 +21,7 @@ from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.metadata_memo import snapshots_by_id, statistics_by_id
 from icepuffin.ops.table.snapshots import base_snapshot_id, derived_ids
 from icepuffin.ops.table.summaries import find_count, summary_of
-from icepuffin.ops.theta.build_id import is_ours
-from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
+from icepuffin.ops.theta.ndv import is_sketched
 
 SKETCHES = "theta_sketches"
 _MAX_POINTS = 20
@@ -106,7 +104,7 @@ def newest_snapshots(
     needless = {index.name: nothing_to_index(table, index) for index in spec.indexes}
     entries = []
     for snapshot in newest:
-        sketched = _is_sketched(snapshot, statistics.get(snapshot.snapshot_id))
+        sketched = is_sketched(snapshot, statistics.get(snapshot.snapshot_id))
         indexes = tuple(name for name, snapshots in indexed.items() if snapshot.snapshot_id in snapshots)
         needed = tuple(name for name, is_needless in needless.items() if not is_needless(snapshot))
         expected = (*((SKETCHES,) if spec.settings.statistics.keeps_ndv else ()), *needed)
@@ -143,11 +141,6 @@ def _refs(table: Table) -> dict[SnapshotId, list[str]]:
         elif ref.snapshot_ref_type.value == "branch":
             named.setdefault(base, []).append(name)
     return named
-
-
-def _is_sketched(snapshot: Snapshot, statistics: StatisticsFile | None) -> bool:
-    blobs = listed_thetas(statistics).values()
-    return any(is_ours(blob.properties) and counted_for(blob, snapshot) for blob in blobs)
 
 
 def row_counts(snapshot: Snapshot) -> tuple[int | None, int | None, int | None]:

@@ -7,6 +7,7 @@ deleted rows still count, and rows that others appended do not.
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 
 from icepuffin.ann_kernels.sketches.theta_estimates import DEFAULT_K
@@ -16,8 +17,7 @@ PROPERTY = "icepuffin.build-id"
 """Property of our theta blobs that holds the build id. A slot whose blobs have the expected ids is not written again"""
 FORMAT = "theta/4"
 """First part of every build id; to be raised when the same rows give other sketches"""
-
-
+_OF_FORMAT = re.compile(r"theta/([0-9]{1,9}):")
 _DIGITS = 16
 """Hexadecimal digits of a build id's hash: the metadata of the table has one for each column of each snapshot"""
 
@@ -51,5 +51,11 @@ def is_ours(properties: Mapping[str, str] | None) -> bool:
 
 
 def is_outdated(properties: Mapping[str, str] | None) -> bool:
-    """Whether a sketch is of another format of ours, which is not trusted any more."""
-    return sealed_as(properties) != "" and not is_ours(properties)
+    """Whether a sketch is of an earlier format of ours, which is not trusted any more."""
+    return sealed_as(properties) != "" and not is_ours(properties) and not is_later(properties)
+
+
+def is_later(properties: Mapping[str, str] | None) -> bool:
+    """Whether a sketch is of a format of a later release, which keeps it up: its count is as good as ours."""
+    later = _OF_FORMAT.match(sealed_as(properties))
+    return later is not None and int(later[1]) > int(FORMAT.rpartition("/")[2])

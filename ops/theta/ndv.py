@@ -20,7 +20,7 @@ from icepuffin.ops.table.snapshots import (
     table_name,
 )
 from icepuffin.ops.theta.ancestry import nearest_ancestors
-from icepuffin.ops.theta.build_id import is_ours, is_outdated
+from icepuffin.ops.theta.build_id import is_later, is_ours, is_outdated
 from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
 from icepuffin.ops.theta.theta_report import ColumnNdv, ThetaStatistics
 from icepuffin.puffin import DistinctCount
@@ -112,12 +112,18 @@ def outdated_statistics(table: Table, snapshot_id: SnapshotId) -> str | None:
     statistics = find_statistics(table, snapshot_id)
     listed = listed_thetas(statistics)
     snapshot = snapshots_by_id(table.metadata).get(snapshot_id)
-    ours = snapshot is not None and any(
-        is_ours(blob.properties) and counted_for(blob, snapshot) for blob in listed.values()
-    )
+    ours = snapshot is not None and is_sketched(snapshot, statistics)
     if statistics is None or not listed or (ours and listed.keys() <= table.schema().field_ids):
         return None
     return statistics.statistics_path
+
+
+def is_sketched(snapshot: Snapshot, statistics: StatisticsFile | None) -> bool:
+    """Whether the slot lists a sketch of ours, or of a later release, that was counted for the snapshot."""
+    return any(
+        (is_ours(blob.properties) or is_later(blob.properties)) and counted_for(blob, snapshot)
+        for blob in listed_thetas(statistics).values()
+    )
 
 
 def ndv_property(blob: BlobMetadata) -> int | None:
@@ -149,7 +155,7 @@ def _freshness(blob: BlobMetadata, snapshot: Snapshot) -> tuple[bool, str]:
     remedy = "materialise the sketches again"
     if is_outdated(blob.properties):
         return False, f"counted in an earlier format, for snapshot {blob.snapshot_id}; {remedy}"
-    if not is_ours(blob.properties):
+    if not is_ours(blob.properties) and not is_later(blob.properties):
         return False, f"counted by another engine, for snapshot {blob.snapshot_id} as it says; {remedy}"
     if counted_for(blob, snapshot):
         return True, f"counted for snapshot {snapshot.snapshot_id}"

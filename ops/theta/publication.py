@@ -27,7 +27,7 @@ from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import ObjectMissingError, Storage, left_where_refused, open_storage
 from icepuffin.ops.table.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, SKETCHES_TAG, BlobKind
 from icepuffin.ops.table.snapshots import find_snapshot, table_name
-from icepuffin.ops.theta.build_id import sealed_as
+from icepuffin.ops.theta.build_id import is_ours, is_outdated
 from icepuffin.ops.theta.file_sketches import (
     FileKey,
     FileSketches,
@@ -38,7 +38,7 @@ from icepuffin.ops.theta.file_sketches import (
     write_file_sketches,
 )
 from icepuffin.ops.theta.sketch_packs import packs_to_share
-from icepuffin.ops.theta.statistics_slot import CarriedBlob, NewSketch, carried_over, statistics_file
+from icepuffin.ops.theta.statistics_slot import CarriedBlob, NewSketch, carried_over, left_to_later, statistics_file
 from icepuffin.ops.theta.theta_plan import SketchPlan
 from icepuffin.puffin import DistinctCount, FileInfo
 from icepuffin.puffin.errors import BadMagicError, PuffinError, TruncatedFileError
@@ -130,9 +130,9 @@ class UnpublishedStatistics:
         table, snapshot_id = self._table, SnapshotId(self._snapshot.snapshot_id)
         reload_table(table)
         find_snapshot(table, snapshot_id)
-        current = table.schema().field_ids
-        new = [sketch for sketch in self._sketches if sketch.field_id in current]
         old = find_statistics(table, snapshot_id)
+        current = table.schema().field_ids - left_to_later(old, self._snapshot)
+        new = [sketch for sketch in self._sketches if sketch.field_id in current]
         self.carried, self.note = (), ""
         if old is not None:
             self._carry_over(old, replaced={sketch.field_id for sketch in new})
@@ -171,7 +171,7 @@ def _is_damaged(statistics: StatisticsFile, error: ObjectMissingError | PuffinEr
     if isinstance(error, ObjectMissingError | TruncatedFileError | BadMagicError):
         return True
     listed = statistics.blob_metadata
-    return bool(listed) and all(sealed_as(blob.properties) for blob in listed)
+    return bool(listed) and all(is_ours(blob.properties) or is_outdated(blob.properties) for blob in listed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from icepuffin.ann_kernels.sketches.theta_estimates import estimate
 from icepuffin.ops.model import CREATED_BY
 from icepuffin.ops.storage import ObjectMissingError, Storage
 from icepuffin.ops.storage.base import ObjectSource
-from icepuffin.ops.theta.build_id import PROPERTY, is_ours, is_outdated, sealed_as
+from icepuffin.ops.theta.build_id import PROPERTY, is_later, is_ours, is_outdated, sealed_as
 from icepuffin.puffin import BlobMetadata, FileInfo, PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs import theta_blob
 from icepuffin.puffin.blobs.theta_blob import ThetaSketch
@@ -68,6 +68,12 @@ def counted_for(blob: ListedBlob, snapshot: Snapshot) -> bool:
     return (blob.snapshot_id, blob.sequence_number) == (snapshot.snapshot_id, snapshot.sequence_number or 0)
 
 
+def left_to_later(statistics: StatisticsFile | None, snapshot: Snapshot) -> frozenset[int]:
+    """Field ids of the columns whose sketch in the slot is a later release's, for this very snapshot."""
+    thetas = listed_thetas(statistics).items()
+    return frozenset(i for i, blob in thetas if is_later(blob.properties) and counted_for(blob, snapshot))
+
+
 def ndv_of(sketch: ThetaSketch, most: int) -> int:
     """The `ndv` property of a sketch: the estimate, cut to a whole number as Java's `(long)` does, and at most `most`.
 
@@ -111,7 +117,7 @@ def carried_over(
 ) -> tuple[CarriedBlob, ...]:
     """The blobs that a new statistics file must take over from the one in the slot.
 
-    Sketches of `replaced` columns, of dropped columns, and of an older format of ours are left out. A sketch that
+    Sketches of `replaced` columns, of dropped columns, and of an earlier format of ours are left out. A sketch that
     cannot be decoded, or has no whole number as `ndv` in the file nor in the table's entry, is copied but no longer
     listed.
     """

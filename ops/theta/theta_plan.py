@@ -24,7 +24,7 @@ from icepuffin.ops.theta.earlier_sketches import EarlierSketches, open_earlier_s
 from icepuffin.ops.theta.errors import UnsketchableColumnError
 from icepuffin.ops.theta.file_sketches import FileKey, file_key
 from icepuffin.ops.theta.sketch_packs import are_few
-from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
+from icepuffin.ops.theta.statistics_slot import counted_for, left_to_later, listed_thetas
 from icepuffin.ops.theta.theta_bounds import has_only_gained_files
 
 
@@ -55,8 +55,8 @@ def data_snapshot(table: Table, snapshot_id: SnapshotId) -> Snapshot:
 
 
 def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, requested: Collection[str] | None) -> SketchPlan:
-    """The plan of a snapshot's sketches. Reads metadata, and footers of file sketches of versions that do not say which
-    columns have any.
+    """The plan of a snapshot's sketches, but for those that a later release has made. Reads metadata, and footers of
+    file sketches of versions that do not say which columns have any.
 
     Raises EqualityDeletesError, TableFaultError, UnsketchableColumnError, UnsupportedFormatError, and
     TagTakenError where the tag of the file sketches is somebody else's.
@@ -75,8 +75,9 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, requested: C
         columns = choose_columns(schema, table.schema(), sketched_before=before, names=requested)
     except UnsketchableColumnError as error:
         raise UnsketchableColumnError(f"{table_name(table)}, statistics.ndv: {error}") from None
+    later = left_to_later(find_statistics(table, SnapshotId(snapshot.snapshot_id)), snapshot)
     names = mapped_names(table)
-    columns = tuple(replace(c, names=names.get(c.field_id)) for c in columns)
+    columns = tuple(replace(c, names=names.get(c.field_id)) for c in columns if c.field_id not in later)
     seals = build_ids(live.table_uuid, {c.field_id: c.counted_as for c in columns}, keys.values())
     return SketchPlan(table, snapshot, live, keys, columns, seals, earlier, schema)
 

@@ -265,6 +265,24 @@ def test_what_is_sealed_in_an_earlier_format_is_neither_current_nor_fresh_and_is
     assert outdated_statistics(table, snapshot) is None
 
 
+def test_what_is_sealed_in_a_later_format_stays_beside_ours(table: Table) -> None:
+    """Two releases would else write the slot in turn, for ever."""
+    snapshot = append(table, 0, 300)
+    materialize(table, snapshot, columns=("id", "name"))
+    later = f"theta/5:{'0' * 16}"
+    _sealed(table, snapshot, later, field_ids=(1,))
+    assert (read_ndv(table, snapshot).fresh, outdated_statistics(table, snapshot)) == (True, None)
+    report = materialize(table, snapshot, columns=("id", "name", "size"))
+    assert (report.outcome, set(report.ndv), report.fresh) == (ThetaOutcome.WRITTEN, {"id", "name", "size"}, True)
+    entry = find_statistics(table.refresh(), snapshot) or pytest.fail("gone")
+    seals = {blob.fields[0]: build_id.sealed_as(blob.properties) for blob in entry.blob_metadata}
+    assert [field_id for field_id, seal in seals.items() if seal == later] == [1]
+    assert len(seals) == 3
+    assert materialize(table, snapshot, columns=("id", "size")).outcome == ThetaOutcome.CURRENT
+    second = append(table, 300, 310)
+    assert materialize(table, second, columns=("id",)).ndv == {"id": 310}, "of another snapshot it is nothing"
+
+
 def test_statistics_that_list_no_sketch_are_not_outdated(table: Table) -> None:
     """Those of an index's snapshot, or an engine's own kinds: a run would not change them."""
     snapshot = append(table, 0, 10)
