@@ -13,7 +13,7 @@ from icepuffin.assets.spec import TableSpec, is_plain, is_within, mark_of, node,
 from icepuffin.assets.table_settings import IndexSettings, TableSettings
 from icepuffin.ops.errors import IcepuffinError, faults_of
 from icepuffin.ops.index import list_definitions
-from icepuffin.ops.index.definitions.ddl import find_definition
+from icepuffin.ops.index.definitions.ddl import find_definition, later_definitions
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition, find_name_clash
 from icepuffin.ops.resources import Catalogs, is_pattern
 
@@ -35,6 +35,8 @@ class PropertyIndexes:
     """The error that kept the properties from being read; empty where they were."""
     columns: tuple[str, ...] | None = None
     """Names of the table's columns; None but for the tables of a pattern, which need not have those of all indexes"""
+    left_out: str = ""
+    """Errors of the indexes that are left out, as they have parameters that this release does not know"""
     mark: str = ""
     """End of the table's names in Dagster, where those of a table before it are the same."""
 
@@ -60,6 +62,7 @@ def indexes_of(table: Table, settings: TableSettings, *, by_pattern: bool) -> Pr
         if settings.indexes_from_table
         else tuple(filter(None, (find_definition(table, name) for name in settings.indexes))),
         columns=tuple(field.name for field in table.schema().fields) if by_pattern else None,
+        left_out=". ".join(map(str, later_definitions(table).values())) if settings.indexes_from_table else "",
     )
 
 
@@ -140,7 +143,8 @@ def from_text(text: str) -> dict[str, TableListing]:
 
     def indexes(table: dict[str, Any]) -> PropertyIndexes:
         definitions, columns = map(IndexDefinition.from_json, table["definitions"]), table["columns"]
-        return PropertyIndexes(tuple(definitions), table["unknown"], None if columns is None else tuple(columns))
+        columns = None if columns is None else tuple(columns)
+        return PropertyIndexes(tuple(definitions), table["unknown"], columns, table["left_out"])
 
     return {
         key: TableListing({name: indexes(table) for name, table in listing["tables"].items()}, listing["unknown"])
@@ -183,5 +187,6 @@ def table_spec(table: TableSettings, indexes: PropertyIndexes) -> TableSpec:
             definitions[definition.name] = replace(in_settings, field_id=definition.field_id)
         elif table.indexes_from_table:
             definitions[definition.name] = definition
-    note = f"Indexes in table properties are not shown: {indexes.unknown}." if indexes.unknown else ""
+    why = indexes.unknown or indexes.left_out
+    note = f"Indexes in table properties are not shown: {why}." if why else ""
     return TableSpec(table, tuple(definitions[name] for name in sorted(definitions)), note, indexes.mark)

@@ -101,8 +101,11 @@ class TableContext:
 
     def indexes_named(self, name: str | None) -> list["IndexDefinition"]:
         """The index of that name; without one, all indexes."""
+        from icepuffin.ops.index.definitions.ddl import find_definition
+
         named = [index for index in self.indexes if name in (None, index.name)]
         if name is not None and not named:
+            find_definition(self.table, name)  # names what this release does not know
             raise click.ClickException(f"{self.name} has no index '{name}'; {self._index_remedy}")
         return named
 

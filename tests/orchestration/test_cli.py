@@ -541,13 +541,17 @@ def test_indexes_are_created_listed_shown_built_and_dropped(run: Run, lake: Lake
 
 
 def test_wrong_properties_of_an_index_are_named_by_every_command_and_can_be_dropped(
-    run: Run, refused: Run, lake: Lake
+    run: Run, refused: Run, lake: Lake, caplog: pytest.LogCaptureFixture
 ) -> None:
     with lake.table.refresh().transaction() as transaction:
         transaction.set_properties({"ann.index.second.colum": "embedding"})
-    wrong = "demo.packages: table property 'ann.index.second.colum' is no parameter of an index"
-    for arguments in (("stats",), ("refresh",), ("search", "--like-id", "5")):
+    wrong = "demo.packages: table property 'ann.index.second.colum' is no parameter of an index, unless one of a later"
+    for arguments in (("refresh", "--index", "second"), ("search", "--index", "second", "--like-id", "5")):
         assert wrong in refused(arguments[0], "demo.packages", *arguments[1:])
+    for arguments in (("stats",), ("refresh",), ("search", "--like-id", "5")):
+        caplog.clear()
+        assert run(arguments[0], "demo.packages", *arguments[1:]), "it is about the other index"
+        assert wrong in caplog.text
     run("index", "drop", "demo.packages", "second", "--yes")
     assert "has a version" in run("stats", "demo.packages")
 

@@ -1,5 +1,6 @@
 """Indexes of a table: create, list, load and drop their definitions, which are table properties."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import fields
 from dataclasses import replace as with_fields
@@ -19,6 +20,7 @@ from icepuffin.ops.index.definitions.definition_columns import resolve_field, wi
 from icepuffin.ops.index.definitions.index_definition import (
     DefinitionError,
     IndexDefinition,
+    LaterDefinitionError,
     find_name_clash,
     from_properties,
     index_of_property,
@@ -27,17 +29,39 @@ from icepuffin.ops.index.versions.tuning_record import PREFIX, forget_record
 from icepuffin.ops.table.blob_kind import index_tag, pack_tag
 from icepuffin.ops.table.snapshots import table_name
 
+_log = logging.getLogger(__name__)
+
 
 def list_definitions(table: Table) -> tuple[IndexDefinition, ...]:
-    """The indexes that a table's properties define. Raises DefinitionError for broken ones."""
-    return _parsed(table, table.properties)
+    """The indexes that a table's properties define, without those of `later_definitions`, of which a warning is logged.
+
+    Raises DefinitionError for broken ones.
+    """
+    later = later_definitions(table)
+    for error in later.values():
+        _log.warning("%s", error)
+    read = {key: value for key, value in table.properties.items() if index_of_property(key) not in later}
+    return _parsed(table, read)
+
+
+def later_definitions(table: Table) -> dict[str, LaterDefinitionError]:
+    """The errors of the indexes that have a parameter which this release does not know, by name."""
+    errors: dict[str, LaterDefinitionError] = {}
+    for name in defined_names(table):
+        try:
+            find_definition(table, name)
+        except LaterDefinitionError as error:
+            errors[name] = error
+        except DefinitionError:
+            continue  # whoever reads it is told
+    return errors
 
 
 def _parsed(table: Table, properties: Mapping[str, str]) -> tuple[IndexDefinition, ...]:
     try:
         return from_properties(properties)
     except DefinitionError as error:
-        raise DefinitionError(f"{table_name(table)}: {error}. Set it right, or drop the index") from None
+        raise type(error)(f"{table_name(table)}: {error}. Set it right, or drop the index") from None
 
 
 def load_definition(table: Table, name: str) -> IndexDefinition:

@@ -44,7 +44,7 @@ class DefinitionError(ArgumentError):
 
 
 class LaterDefinitionError(DefinitionError):
-    """Raised when a version's definition has a parameter that this release does not know."""
+    """Raised when a definition has a parameter that this release does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,6 +479,8 @@ def _parse(key: str, parameter: str, value: str) -> Any:
     except KeyError:
         every = ("column", "field_id", *INDEX_PARAMETERS, *COLUMN_LISTS, *COLUMN_LISTS.values())
         names = ", ".join(name.replace("_", "-") for name in every)
-        raise DefinitionError(f"table property {key!r} is no parameter of an index; there are {names}") from None
+        raise LaterDefinitionError(
+            f"table property {key!r} is no parameter of an index, unless one of a later release; there are {names}"
+        ) from None
     except (ValueError, TypeError, OverflowError, DefinitionError) as error:
         raise DefinitionError(f"table property {key}: {error}") from None

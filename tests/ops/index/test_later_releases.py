@@ -2,20 +2,25 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from pyiceberg.table import Table
 
+from icepuffin.assets.table_settings import TableSettings
 from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
-from icepuffin.ops.index import Action, IndexDefinition, create_index, drop_index, materialize_index
+from icepuffin.ops.index import Action, IndexDefinition, create_index, drop_index, list_definitions, materialize_index
+from icepuffin.ops.index.definitions.index_definition import LaterDefinitionError
 from icepuffin.ops.index.errors import LaterReleaseError
 from icepuffin.ops.index.versions import version_format
 from icepuffin.ops.index.versions.version_format import FORMAT_VERSION, made_later
 from icepuffin.ops.runs.index_verification import verify
 from icepuffin.ops.runs.maintenance import gc
 from icepuffin.ops.runs.refresh_plan import plan
+from icepuffin.ops.runs.snapshot import refresh
 from icepuffin.ops.search import Coverage
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.orchestration.discovery import indexes_of
 from icepuffin.puffin.blobs import routing_blob
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
@@ -85,6 +90,23 @@ def test_this_release_goes_on_once_the_index_is_dropped(table: Table) -> None:
     assert index_head(table).action is Action.REFRESHED
     result, _ = answer_with_recall(table)
     assert (result.coverage, result.warnings) == (Coverage.EXACT_VERSION, ())
+
+
+def test_an_index_with_a_parameter_of_a_later_release_keeps_no_other_back(
+    table_factory: Callable[..., Table], caplog: pytest.LogCaptureFixture
+) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 60))
+    for name in ("e", "f"):
+        create_index(table, replace(DEFINITION, name=name))
+    with table.transaction() as transaction:
+        transaction.set_properties({"ann.index.f.depth": "1"})
+    assert [definition.name for definition in list_definitions(table)] == [*refresh(table, storage=STORAGE).indexes]
+    unknown = "property 'ann.index.f.depth' is no parameter of an index, unless one of a later release"
+    assert unknown in caplog.text
+    assert unknown in indexes_of(table, TableSettings(catalog="test", name="db.t"), by_pattern=False).left_out
+    with pytest.raises(LaterDefinitionError, match=unknown):
+        refresh(table, "f", storage=STORAGE)
 
 
 def test_earlier_formats_and_build_ids_without_one_are_of_no_later_release() -> None:
