@@ -79,8 +79,8 @@ class DerivedVersion:
     """Column and distances; empty for file sketches, and where its summary has none"""
     packs: tuple[BoundPack, ...] = ()
     """Packs that its shards or sketches lie in, in the order of the numbers that a routing blob gives them"""
-    fields: frozenset[int] | None = None
-    """Field ids of the columns that have file sketches; None for an index, and where its summary lacks them"""
+    fields: frozenset[int] = frozenset()
+    """Field ids of the columns that have file sketches; none for an index"""
     file_size: int | None = None
     """Bytes of the file at `puffin_path`, by its statistics entry; None where that is not known"""
     table_location: str = ""

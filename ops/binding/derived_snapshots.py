@@ -84,8 +84,8 @@ class Binding:
     """Holder snapshots of the packs that the version shares with others, in the order of their numbers"""
     new_packs: tuple[NewPack, ...] = ()
     """The packs that are bound with the version; their numbers follow those of the others"""
-    fields: frozenset[int] | None = None
-    """Field ids of the columns that have file sketches; None for an index"""
+    fields: frozenset[int] = frozenset()
+    """Field ids of the columns that have file sketches; none for an index"""
 
     @property
     def new_paths(self) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ def derive_snapshot(table: Table, binding: Binding, holders: Sequence[Snapshot])
         **({SIZES_KEY: binding.sizes} if binding.sizes else {}),
         **({DISTANCES_KEY: binding.distances} if binding.distances else {}),
         **({f"{binding.kind}.packs": ",".join(map(str, packs))} if packs else {}),
-        **({} if binding.fields is None else {FIELDS_KEY: ",".join(map(str, sorted(binding.fields)))}),
+        **({FIELDS_KEY: ",".join(map(str, sorted(binding.fields)))} if binding.fields else {}),
         **({STATISTICS_FILE_KEY: binding.puffin_path} if binding.kind is BlobKind.INDEX else {}),
         **{
             KIND_KEY: binding.kind,

@@ -36,8 +36,8 @@ class OwnSnapshot:
     """Index whose pack a holder carries, for one of file sketches the name of their kind; None for others"""
     pack_ids: tuple[SnapshotId, ...]
     """Holders of the packs that a version shares, in the order of their numbers"""
-    fields: frozenset[int] | None
-    """Field ids of the columns that have file sketches; None where its summary lacks them"""
+    fields: frozenset[int]
+    """Field ids of the columns that have file sketches; none for others"""
 
 
 class _HalfOwnError(ValueError):
@@ -81,9 +81,9 @@ def _judged(snapshot: Snapshot) -> OwnSnapshot | None:
     if snapshot.parent_snapshot_id not in (None, base):
         raise _HalfOwnError("its parent is not the snapshot that it would belong to")
     pack_ids = tuple(map(SnapshotId, _ids(properties, f"{kind}.packs") or ()))
-    fields = _ids(properties, FIELDS_KEY)
+    fields = frozenset(_ids(properties, FIELDS_KEY) or ())
     if kind not in tuple(BlobKind):
-        return OwnSnapshot(kind, base, None, pack_ids, None)
+        return OwnSnapshot(kind, base, None, pack_ids, frozenset())
     if base is None and owner is None:
         raise _HalfOwnError(f"it has neither {kind}.base-snapshot-id nor {kind}.pack")
     keys = (f"{kind}.build-id", *((STATISTICS_FILE_KEY,) if kind == BlobKind.INDEX else ()))
@@ -91,7 +91,7 @@ def _judged(snapshot: Snapshot) -> OwnSnapshot | None:
         raise _HalfOwnError(f"it lacks {lacking}")
     if base is not None:
         owner = None
-    return OwnSnapshot(kind, base, owner, pack_ids, None if fields is None else frozenset(fields))
+    return OwnSnapshot(kind, base, owner, pack_ids, fields)
 
 
 def _lacking(properties: Mapping[str, str], keys: Iterable[str]) -> str:

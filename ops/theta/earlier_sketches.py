@@ -62,10 +62,7 @@ class EarlierSketches:
     def field_ids(self) -> frozenset[int]:
         """Columns that had a sketch at this snapshot or before it."""
         earlier = [version for version in self._versions if version.base_sequence_number <= self._here]
-        return frozenset[int]().union(*(self._open_fields(v) if v.fields is None else v.fields for v in earlier))
-
-    def _open_fields(self, version: DerivedVersion) -> frozenset[int]:
-        return frozenset[int]().union(*(reader.field_ids() for reader in self._open(version)))
+        return frozenset[int]().union(*(version.fields for version in earlier))
 
     def located(self, keys: Iterable[FileKey], columns: Sequence[SketchedColumn]) -> LocatedSketches:
         """The files that sketches lie in, of the columns whose type is still the same. Reads footers alone."""

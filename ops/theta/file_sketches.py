@@ -157,10 +157,6 @@ class FileSketchesReader:
     def _stored(self, key: FileKey) -> _Stored:
         return self._files[key.path, key.deletes]
 
-    def field_ids(self) -> frozenset[int]:
-        """Field ids of the columns that have a sketch in any file."""
-        return frozenset(field_id for field_id, _ in self._columns)
-
     def fetch(self, keys: Iterable[FileKey]) -> None:
         """Read ahead the sketches of these files, all of which are in here. Raises what the store raises."""
         if self._fetch is not None:

@@ -55,8 +55,7 @@ def data_snapshot(table: Table, snapshot_id: SnapshotId) -> Snapshot:
 
 
 def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, requested: Collection[str] | None) -> SketchPlan:
-    """The plan of a snapshot's sketches, but for those that a later release has made. Reads metadata, and footers of
-    file sketches of versions that do not say which columns have any.
+    """The plan of a snapshot's sketches, but for those that a later release has made. Reads metadata.
 
     Raises EqualityDeletesError, TableFaultError, UnsketchableColumnError, UnsupportedFormatError, and
     TagTakenError where the tag of the file sketches is somebody else's.
@@ -154,7 +153,6 @@ def _keeps_the_rest(plan: SketchPlan) -> bool:
     return (
         version is not None
         and SKETCHES_TAG in version.tags
-        and version.fields is not None
         and version.fields >= plan.build_ids.keys()
         and all(pack.is_kept for pack in version.packs)
         and has_only_gained_files(plan.table, version.base_snapshot_id, plan.snapshot)

@@ -88,7 +88,6 @@ def test_a_version_is_all_that_its_snapshot_says(table: Table) -> None:
         tags=("ann_e",),
         measurement="took long",
         packs=(pack,),
-        fields=None,
         file_size=request.file_size,
         table_location=table.location(),
     )

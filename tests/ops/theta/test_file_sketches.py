@@ -59,7 +59,6 @@ def test_what_is_written_is_read_back() -> None:
     assert [reader.read(file.key) for file in files] == files
     assert reader.columns(files[0].key) == ((1, "long"), (2, "decimal(9, 2)"))
     assert reader.columns(FileKey("data/a.parquet", "ab12")) == ()
-    assert reader.field_ids() == {1, 2}
 
 
 def test_a_file_that_came_again_under_its_name_is_another() -> None:

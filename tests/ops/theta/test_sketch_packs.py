@@ -18,7 +18,6 @@ from pyiceberg.types import LongType, NestedField
 from icepuffin.ops.binding import bindings
 from icepuffin.ops.binding.bindings import VersionPart
 from icepuffin.ops.binding.bound_versions import BoundPack, DerivedVersion, sketch_versions
-from icepuffin.ops.binding.derived_snapshots import Binding
 from icepuffin.ops.binding.joint_commit import Change
 from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
@@ -356,20 +355,6 @@ def test_the_tag_of_a_pack_comes_back(table: Table) -> None:
         table, storage=STORAGE, retentions={}, default=RetentionPolicy(), grace_hours=timedelta(days=1).total_seconds()
     )
     assert newest(table).packs == (pack,)
-
-
-def test_versions_of_before_name_no_columns(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which columns have a sketch is then read from the file."""
-    with monkeypatch.context() as patch:
-        patch.setattr(publication, "Binding", lambda **fields: Binding(**{**fields, "fields": None}))
-        materialize(table, append(table, 0, 100), columns=["id", "weight"])
-    assert [version.fields for version in sketch_versions(table.refresh())] == [None]
-    statistics = find_statistics(table, current(table))
-    assert statistics is not None
-    local(statistics.statistics_path).unlink()
-    report = materialize(table, append(table, 100, 110))
-    assert report.ndv["weight"] == 110
-    assert newest(table).fields == {1, 5}
 
 
 def test_a_table_of_format_v1_shares_packs_too(catalog: SqlCatalog) -> None:
