@@ -97,9 +97,10 @@ def _described(name: str, value: Any) -> Iterator[str]:
             described = groupby(section.value, key=lambda item: (str(item.annotation), item.description))
             yield "\n".join(_entry([*items]) for _, items in described)
     if inspect.ismodule(value):
-        yield "```text\n" + "\n".join(_tree([getattr(value, error) for error in value.__all__])) + "\n```"
+        classes = [item for name, item in sorted(vars(value).items()) if name.endswith("Error")]
+        yield "```text\n" + "\n".join(_tree(classes)) + "\n```"
         yield _wrapped("Where a class has a star, the same call raises the same again: its `retryable` is false.")
-        yield "\n".join(_wrapped(f"- `{error}`: {_first_line(getattr(value, error))}") for error in value.__all__)
+        yield "\n".join(_wrapped(f"- `{item.__name__}`: {_first_line(item)}") for item in classes)
 
 
 def _tree(classes: list[type[Exception]], parent: type | None = None, indent: str = "") -> Iterator[str]:
