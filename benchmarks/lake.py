@@ -29,7 +29,7 @@ from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.index import IndexDefinition, IndexReport, materialize_index
 from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.search import exact_search, open_index
+from icepuffin.ops.search import open_exact, open_index
 from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage, relative_to
 from icepuffin.ops.table.live_files import live_files
@@ -239,7 +239,7 @@ class Lake:
         query_vectors = self.queries(queries)
         result = open_index(self.table.refresh(), definition, storage=STORAGE).search(query_vectors, k, columns=["id"])
         metric = definition.metric
-        true = exact_search(self.table, "embedding", metric, query_vectors, k, storage=STORAGE, columns=["id"])
+        true = open_exact(self.table, "embedding", metric, storage=STORAGE).search(query_vectors, k, columns=["id"])
         ids, true_ids = _by_query(result.rows, queries, k), _by_query(true.rows, queries, k)
         return float(np.mean([len(np.intersect1d(a, b)) / k for a, b in zip(ids, true_ids, strict=True)]))
 

@@ -22,7 +22,7 @@ from benchmarks.lake import STORAGE, Lake
 from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ops.cache.cache_settings import DIRECTORY as SHARD_CACHE
 from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.search import IndexReader, exact_search, open_index
+from icepuffin.ops.search import IndexReader, open_exact, open_index
 from icepuffin.ops.search.measured.tuning_run import TARGETS, tune
 
 _TOLERANCE = 1e-6
@@ -66,7 +66,7 @@ def main() -> None:
 
 def _exact(lake: Lake, queries: npt.NDArray[np.float32], k: int) -> npt.NDArray[np.float64]:
     """f64[Q, k]: the distances of each query's nearest rows."""
-    exact = exact_search(lake.table, "embedding", lake.definition.metric, queries, k, storage=STORAGE, columns=[])
+    exact = open_exact(lake.table, "embedding", lake.definition.metric, storage=STORAGE).search(queries, k, columns=[])
     return np.asarray(exact.rows["distance"]).reshape(len(queries), k)
 
 

@@ -17,7 +17,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.messages import readable_seconds
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.presentation import Grid
-from icepuffin.ops.search import exact_search, open_index
+from icepuffin.ops.search import open_exact, open_index
 from icepuffin.ops.theta.ndv import read_ndv
 from icepuffin.orchestration.cli.output import print_grid
 from icepuffin.orchestration.engines import catalogs_of
@@ -89,7 +89,9 @@ def _ndv(table: Table, snapshot_id: SnapshotId) -> dict[str, tuple[int, int]]:
 def recall(table: Table, snapshot_id: SnapshotId, queries: npt.NDArray[np.float32]) -> float:
     """Mean recall@10 at a snapshot, through the reader that users have."""
     result = open_index(table, INDEX, snapshot=snapshot_id).search(queries, RECALL_AT, columns=["id"])
-    exact = exact_search(table, "embedding", Metric.COSINE, queries, RECALL_AT, snapshot=snapshot_id, columns=["id"])
+    exact = open_exact(table, "embedding", Metric.COSINE, snapshot=snapshot_id).search(
+        queries, RECALL_AT, columns=["id"]
+    )
     approximate, true = _ids_by_query(result.rows), _ids_by_query(exact.rows)
     return float(np.mean([len(approximate[query] & true[query]) / len(true[query]) for query in true]))
 

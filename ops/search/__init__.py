@@ -6,7 +6,7 @@ from icepuffin.ops.imports import lazy_exports
 
 if TYPE_CHECKING:
     from icepuffin.ops.search.errors import FilterError, IndexUnavailableError, QueryError, UnknownColumnError
-    from icepuffin.ops.search.opening import exact_search, open_exact, open_index
+    from icepuffin.ops.search.opening import open_exact, open_index
     from icepuffin.ops.search.reader import IndexReader
     from icepuffin.ops.search.result import Coverage, Profile, Pruning, SearchResult, StalePolicy
 else:
@@ -14,7 +14,7 @@ else:
         __name__,
         {
             "errors": "FilterError IndexUnavailableError QueryError UnknownColumnError",
-            "opening": "exact_search open_exact open_index",
+            "opening": "open_exact open_index",
             "reader": "IndexReader",
             "result": "Coverage Profile Pruning SearchResult StalePolicy",
         },
@@ -31,7 +31,6 @@ __all__ = [
     "SearchResult",
     "StalePolicy",
     "UnknownColumnError",
-    "exact_search",
     "open_exact",
     "open_index",
 ]

@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from shlex import quote
 
-import numpy.typing as npt
 from pyiceberg.exceptions import AuthorizationExpiredError, ForbiddenError, NoSuchTableError, UnauthorizedError
-from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties
 
@@ -50,7 +48,7 @@ from icepuffin.ops.search.indexed.loaded_version import LoadedVersion, load_ball
 from icepuffin.ops.search.indexed.worker import SearchJob
 from icepuffin.ops.search.measured.live_recall import RecallSampler
 from icepuffin.ops.search.reader import IndexReader, Reopen
-from icepuffin.ops.search.result import OpeningCost, SearchResult, StalePolicy
+from icepuffin.ops.search.result import OpeningCost, StalePolicy
 from icepuffin.ops.search.target import Restriction, SearchTarget, VersionChoice, is_own
 from icepuffin.ops.shards.shard_keys import in_compact_layout
 from icepuffin.ops.storage import StorageError
@@ -293,24 +291,6 @@ def _open_exact(
 
     reopen = _reopen(frozen, restrictions, snapshot, None, again)
     return IndexReader(target, choice, stale=StalePolicy.EXACT, threads=1, reopen=reopen)
-
-
-def exact_search(
-    table: Table,
-    column: str,
-    metric: Metric | str,
-    queries: npt.ArrayLike,
-    k: int = 10,
-    *,
-    element_type: str = OF_COLUMN,
-    snapshot: SnapshotName = None,
-    storage: StorageConfig | None = None,
-    columns: Sequence[str] | None = None,
-    where: str | BooleanExpression | None = None,
-) -> SearchResult:
-    """The true k nearest rows (that satisfy `where`), by `open_exact`."""
-    reader = open_exact(table, column, metric, element_type=element_type, snapshot=snapshot, storage=storage)
-    return reader.search(queries, k, columns=columns, where=where)
 
 
 def _frozen(table: Table) -> Table:

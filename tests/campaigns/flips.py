@@ -18,7 +18,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.cache import CacheSettings, use_settings
-from icepuffin.ops.search import exact_search
+from icepuffin.ops.search import open_exact
 from icepuffin.ops.storage import normalize, open_storage
 from icepuffin.ops.theta.build_id import sealed_as
 from icepuffin.ops.theta.statistics_slot import listed_thetas, read_sketches
@@ -66,7 +66,11 @@ def published_files(folder: Path) -> dict[Path, Read]:
     stage.work()
     table = stage.load()
     vectors = queries(4)
-    exact = exact_search(table, "embedding", Metric.L2, vectors, _ALL, columns=["id"], storage=STORAGE).rows.to_pylist()
+    exact = (
+        open_exact(table, "embedding", Metric.L2, storage=STORAGE)
+        .search(vectors, _ALL, columns=["id"])
+        .rows.to_pylist()
+    )
     true = {(row["query"], row["id"]): row["distance"] for row in exact}
 
     def is_true(row: dict[str, Any]) -> bool:

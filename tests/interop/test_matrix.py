@@ -13,7 +13,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import tag_target
 from icepuffin.ops.index import Action, materialize_index
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.search import Coverage, exact_search, open_index
+from icepuffin.ops.search import Coverage, open_exact, open_index
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta.ndv import read_ndv
@@ -57,7 +57,7 @@ def assert_answers(lake: Lake, table: Table, rows: int, coverage: Coverage = Cov
     """The index is used, and finds what exact search over all `rows` rows finds."""
     query_vectors, metric = queries(), Metric.parse(DEFINITION.metric)
     result = open_index(table, DEFINITION, storage=lake.storage).search(query_vectors, 10, columns=["id"])
-    true = exact_search(table, "embedding", metric, query_vectors, 10, storage=lake.storage, columns=["id"])
+    true = open_exact(table, "embedding", metric, storage=lake.storage).search(query_vectors, 10, columns=["id"])
     answers, wanted = ids_by_query(result.rows), ids_by_query(true.rows)
     recall = np.mean([len(set(answers[query]) & set(wanted[query])) / 10 for query in wanted])
     assert result.coverage is coverage

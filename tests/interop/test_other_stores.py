@@ -15,7 +15,7 @@ from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import Action, collect_garbage, create_index, materialize_index
 from icepuffin.ops.index.planning.index_report import IndexReport
-from icepuffin.ops.search import exact_search, open_index
+from icepuffin.ops.search import open_exact, open_index
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.task_runner import LocalRunner, Progress, RunContext
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
@@ -54,7 +54,7 @@ def refresh(table: Table) -> IndexReport:
 def recall(table: Table) -> float:
     """The part of the true nearest rows, under a condition, that the index returns."""
     found = open_index(table, "e").search(queries(10), 5, columns=["id"], where="id >= 10").rows["id"].to_pylist()
-    true = exact_search(table, "embedding", DEFINITION.metric, queries(10), 5, where="id >= 10", columns=["id"])
+    true = open_exact(table, "embedding", DEFINITION.metric).search(queries(10), 5, where="id >= 10", columns=["id"])
     return len(set(found) & set(true.rows["id"].to_pylist())) / len(set(true.rows["id"].to_pylist()))
 
 

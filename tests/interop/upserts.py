@@ -29,7 +29,7 @@ from pyiceberg.types import (
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index import IndexDefinition, create_index, load_definition, materialize_index
 from icepuffin.ops.index.verify.integrity import check_integrity
-from icepuffin.ops.search import Coverage, exact_search, open_index
+from icepuffin.ops.search import Coverage, open_exact, open_index
 from icepuffin.ops.table.snapshots import is_derived
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
@@ -300,14 +300,14 @@ class UpsertedTable:
         rows = self.truth(head)
         k = len(rows) + 5
         query = queries(1, DIMS)
-        scanned = exact_search(table, "embedding", "l2", query, k, storage=STORAGE, columns=["uid"])
+        scanned = open_exact(table, "embedding", "l2", storage=STORAGE).search(query, k, columns=["uid"])
         assert sorted(scanned.rows["uid"].to_pylist()) == rows, "scan"
         if not new_version:
             stale = open_index(table, self.definition, storage=STORAGE).search(query, k, columns=["uid"])
             assert sorted(stale.rows["uid"].to_pylist()) == rows, "older version"
         if self.rng.random() < 0.2:
-            filtered = exact_search(
-                table, "embedding", "l2", query, k, storage=STORAGE, columns=["uid"], where="uid >= 10"
+            filtered = open_exact(table, "embedding", "l2", storage=STORAGE).search(
+                query, k, columns=["uid"], where="uid >= 10"
             )
             assert sorted(filtered.rows["uid"].to_pylist()) == [uid for uid in rows if uid >= 10], "condition"
         if new_version or self.rng.random() < 0.4:

@@ -20,7 +20,7 @@ from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, Re
 from icepuffin.ops.index.planning.index_report import GcReport
 from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.search import exact_search, open_index
+from icepuffin.ops.search import open_exact, open_index
 from icepuffin.ops.storage.local_storage import LocalStorage, to_path
 from icepuffin.orchestration import jobs
 from icepuffin.orchestration.factory import build
@@ -79,7 +79,7 @@ def answers(lake: Lake) -> tuple[list[int], list[int]]:
     table = lake.table.refresh()
     queries = np.random.default_rng(5).normal(size=(4, DIMS)).astype(np.float32)
     result = open_index(table, "embedding", storage=STORAGE).search(queries, 10, columns=["id"])
-    true = exact_search(table, "embedding", Metric.COSINE, queries, 10, storage=STORAGE, columns=["id"])
+    true = open_exact(table, "embedding", Metric.COSINE, storage=STORAGE).search(queries, 10, columns=["id"])
     assert result.coverage == "exact-version"
     return result.rows["id"].to_pylist(), true.rows["id"].to_pylist()
 

@@ -17,7 +17,7 @@ from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError
 from icepuffin.ops.index import IndexReport, materialize_index
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.rows.datafile import DataFileError
-from icepuffin.ops.search import Coverage, exact_search, open_index
+from icepuffin.ops.search import Coverage, open_exact, open_index
 from icepuffin.ops.storage import AccessError, open_storage
 from icepuffin.ops.table import manifests
 from icepuffin.ops.table.live_files import ManifestError, live_files
@@ -68,8 +68,8 @@ def test_equality_deletes_in_avro_are_refused_with_the_way_out(table: Table) -> 
         return open_index(table, DEFINITION, snapshot=snapshot, storage=STORAGE).search(queries(1), 3)
 
     def scan() -> Any:
-        return exact_search(
-            table, "embedding", Metric.L2, queries(1), 3, snapshot=snapshot, storage=STORAGE, columns=["id"]
+        return open_exact(table, "embedding", Metric.L2, snapshot=snapshot, storage=STORAGE).search(
+            queries(1), 3, columns=["id"]
         )
 
     for work in (lambda: index_head(table), sketch, search, scan):
@@ -208,7 +208,7 @@ def test_a_snapshot_whose_manifests_are_lost_is_named(table: Table, content: byt
     for work in (
         lambda: reader.search(queries(1), 3, where="id < 50"),
         lambda: open_index(table, DEFINITION, storage=STORAGE),
-        lambda: exact_search(table, "embedding", Metric.L2, queries(1), storage=STORAGE),
+        lambda: open_exact(table, "embedding", Metric.L2, storage=STORAGE).search(queries(1)),
         lambda: materialize_index(RunContext(table, STORAGE, LocalRunner(1)), DEFINITION, head),
         lambda: count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), head).publish(),
     ):

@@ -23,7 +23,7 @@ from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import materialize_index
 from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.index.versions.version_reader import open_version
-from icepuffin.ops.search import exact_search, open_index
+from icepuffin.ops.search import open_exact, open_index
 from icepuffin.ops.storage import AccessError, StorageError, credentials, open_storage, principal
 from icepuffin.ops.storage.credentials import RemoteSigningError
 from icepuffin.ops.storage.s3 import S3Storage
@@ -70,7 +70,7 @@ def test_nothing_but_the_catalog_is_configured_and_keys_are_renewed_in_time(
     reader = open_index(table, "e")
     requests_before = len(lake.vended_paths)
     found = reader.search(queries(3), 5, columns=["id"], where="id >= 10")
-    true = exact_search(table, "embedding", DEFINITION.metric, queries(3), 5, where="id >= 10", columns=["id"])
+    true = open_exact(table, "embedding", DEFINITION.metric).search(queries(3), 5, where="id >= 10", columns=["id"])
     assert found.rows["id"].equals(true.rows["id"])
     assert len(lake.vended_paths) == requests_before, "keys that are good are not requested again"
     pass_time(3600 - 4 * 60)
@@ -254,7 +254,7 @@ def test_vended_keys_win_over_keys_of_ones_own(lake: Vending, tmp_path: Path) ->
     table = new_table(lake, tmp_path)
     own = {"s3.access-key-id": "own", "s3.secret-access-key": "own", "client.session-token": "own"}
     again = connected(lake, **own).load_table(table.name())
-    assert exact_search(again, "embedding", DEFINITION.metric, queries(1), 3).rows.num_rows == 3
+    assert open_exact(again, "embedding", DEFINITION.metric).search(queries(1), 3).rows.num_rows == 3
     plain = connected(lake, **own, **{"header.X-Iceberg-Access-Delegation": ""}).load_table(table.name())
     assert storage_of(plain).vended is None
     assert s3_options(storage_of(plain).properties)["key"] == "own"

@@ -7,7 +7,7 @@ from pyiceberg.table import Table
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index import IndexDefinition, IndexReport, materialize_index
 from icepuffin.ops.model import ObjectRange, StorageConfig, StoredShard
-from icepuffin.ops.search import SearchResult, exact_search, open_index
+from icepuffin.ops.search import SearchResult, open_exact, open_index
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from tests.conftest import STORAGE, queries
@@ -58,8 +58,8 @@ def answer_with_recall(
     metric = Metric.parse(definition.metric)
     query_vectors = queries()
     result = open_index(table, definition, snapshot=snapshot, storage=storage).search(query_vectors, k, columns=["id"])
-    true = exact_search(
-        table, definition.column, metric, query_vectors, k, snapshot=snapshot, storage=storage, columns=["id"]
+    true = open_exact(table, definition.column, metric, snapshot=snapshot, storage=storage).search(
+        query_vectors, k, columns=["id"]
     )
     live = set(table.scan(snapshot_id=result.snapshot_id, selected_fields=("id",)).to_arrow()["id"].to_pylist())
     assert set(result.rows["id"].to_pylist()) <= live, "a row that is not live was returned"

@@ -45,7 +45,7 @@ from icepuffin.ops.rows.vector_column import VectorColumnError
 from icepuffin.ops.runs.index_runs import estimate_refresh
 from icepuffin.ops.runs.refresh_plan import plan as plan_refresh
 from icepuffin.ops.runs.snapshot import refresh as refresh_all
-from icepuffin.ops.search import Coverage, exact_search, open_index
+from icepuffin.ops.search import Coverage, open_exact, open_index
 from icepuffin.ops.sql.sql_session import SqlSession
 from icepuffin.ops.storage import RefusedError, StorageError, open_storage
 from icepuffin.ops.storage.local_storage import LocalStorage
@@ -94,7 +94,7 @@ def assert_right(
 ) -> None:
     """The index gives the rows that an exact search gives, at their distances, for as good as all queries."""
     answer = open_index(table.refresh(), definition, storage=STORAGE).search(queries, 5, columns=["id"])
-    true = exact_search(table, definition.column, definition.metric, queries, 5, storage=STORAGE, columns=["id"])
+    true = open_exact(table, definition.column, definition.metric, storage=STORAGE).search(queries, 5, columns=["id"])
     assert answer.coverage is coverage
     same = np.array(answer.rows["id"].to_pylist()) == np.array(true.rows["id"].to_pylist())
     assert same.mean() >= (0.95 if definition.holds_vectors else 0.8)
@@ -176,7 +176,7 @@ def test_a_target_recall_is_met_after_batches_of_another_model(table_factory: Ca
     queries = rng.standard_normal((40, 16)).astype(np.float32)
     reader = open_index(table.refresh(), definition, storage=STORAGE)
     found = reader.search(queries, 10, columns=["id"], target_recall=0.8).rows["id"].to_pylist()
-    true = exact_search(table, "embedding", "cosine", queries, 10, columns=["id"], storage=STORAGE)
+    true = open_exact(table, "embedding", "cosine", storage=STORAGE).search(queries, 10, columns=["id"])
     pairs = set(zip(true.rows["query"].to_pylist(), true.rows["id"].to_pylist(), strict=True))
     assert len(pairs & {(row // 10, number) for row, number in enumerate(found)}) >= 0.8 * len(pairs)
 

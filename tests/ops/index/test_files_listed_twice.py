@@ -10,7 +10,7 @@ from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.errors import TableFaultError
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.search import exact_search, open_exact, open_index
+from icepuffin.ops.search import open_exact, open_index
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
@@ -41,7 +41,7 @@ def ids(table: Table) -> list[int]:
 
 
 def assert_answered_as_it_is_read(table: Table) -> None:
-    exact = exact_search(table, "embedding", "l2", queries(1), 300, storage=STORAGE, columns=["id"])
+    exact = open_exact(table, "embedding", "l2", storage=STORAGE).search(queries(1), 300, columns=["id"])
     result = open_index(table, DEFINITION, storage=STORAGE).search(queries(1), 300, columns=["id"])
     assert sorted(exact.rows["id"].to_pylist()) == sorted(result.rows["id"].to_pylist()) == ids(table)
     matching = sorted(table.scan(row_filter="id >= 50").to_arrow()["id"].to_pylist())
@@ -89,7 +89,7 @@ def test_entries_with_different_deletes_are_scanned_each_by_its_own_or_refused(t
     append_position_deletes(table, {path: np.arange(10)})
     index_head(table)
     list_again(table, rows=290)
-    exact = exact_search(table, "embedding", "l2", queries(1), 300, storage=STORAGE, columns=["id"])
+    exact = open_exact(table, "embedding", "l2", storage=STORAGE).search(queries(1), 300, columns=["id"])
     assert len(exact.rows) == 90 + 100 + 100
     with pytest.raises(TableFaultError, match=r"listed twice in a snapshot, and deletes apply"):
         open_index(table, DEFINITION, storage=STORAGE).search(queries(1), 300, columns=["id"])

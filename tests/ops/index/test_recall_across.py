@@ -23,7 +23,7 @@ from icepuffin.ops.index.versions.version_reader import OpenVersion, open_versio
 from icepuffin.ops.index.versions.version_sizes import fit_of
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.recall import shard_recall
-from icepuffin.ops.search import exact_search, open_index
+from icepuffin.ops.search import open_exact, open_index
 from icepuffin.ops.table.live_files import live_files
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, ids_by_query, index_head
@@ -46,7 +46,7 @@ def found_by_searches(table: Table, definition: IndexDefinition) -> float:
     chosen = table.refresh().scan().to_arrow().sort_by("id").to_pylist()[::4]
     queries = np.array([row["embedding"] for row in chosen])
     answers = ids_by_query(open_index(table, definition).search(queries, 11, columns=["id"]).rows)
-    exact = exact_search(table, "embedding", Metric.parse(definition.metric), queries, 11, columns=["id"])
+    exact = open_exact(table, "embedding", Metric.parse(definition.metric)).search(queries, 11, columns=["id"])
     nearest = ids_by_query(exact.rows)
     return float(np.mean([len({*answers[i]} & {*nearest[i]} - {row["id"]}) / 10 for i, row in enumerate(chosen)]))
 

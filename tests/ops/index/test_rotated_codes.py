@@ -17,7 +17,7 @@ from icepuffin.ops.index import DefinitionError, GateFailedError, IndexDefinitio
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.rows.vector_column import VectorColumnError
-from icepuffin.ops.search import exact_search, open_index
+from icepuffin.ops.search import open_exact, open_index
 from icepuffin.ops.search.measured.tuning_run import tune
 from icepuffin.ops.search.result import explain
 from icepuffin.ops.shards.shard_reader import open_shard
@@ -45,7 +45,7 @@ def test_an_index_of_codes_answers_without_the_data_files_and_exactly_with_them(
     definition = replace(DEFINITION, vectors=vectors, metric=metric, shards=2, target_recall=0.7)
     table = indexed(table_factory, definition)
     reader, query_vectors = open_index(table, definition, storage=STORAGE), queries()
-    exact = exact_search(table, "embedding", definition.metric, query_vectors, 10, storage=STORAGE, columns=["id"])
+    exact = open_exact(table, "embedding", definition.metric, storage=STORAGE).search(query_vectors, 10, columns=["id"])
     nearest = ids_by_query(exact.rows)
 
     def recall(result: object) -> float:
@@ -211,6 +211,6 @@ def test_candidates_of_doubles_are_all_ranked(sql_catalog: Catalog) -> None:
     index_head(table, replace(CODED, shards=1))
     reader = open_index(table, CODED, storage=STORAGE)
     answer = reader.search(vectors[:20], 10, columns=["id"], rerank=True)
-    exact = exact_search(table, "embedding", CODED.metric, vectors[:20], 10, storage=STORAGE, columns=["id"])
+    exact = open_exact(table, "embedding", CODED.metric, storage=STORAGE).search(vectors[:20], 10, columns=["id"])
     answers, nearest = ids_by_query(answer.rows), ids_by_query(exact.rows)
     assert np.mean([len({*answers[query]} & {*nearest[query]}) / 10 for query in nearest]) > 0.85

@@ -26,7 +26,7 @@ from icepuffin.ops.search import (
     IndexUnavailableError,
     QueryError,
     StalePolicy,
-    exact_search,
+    open_exact,
     open_index,
 )
 from icepuffin.ops.search.arguments import prepare_queries
@@ -242,7 +242,7 @@ def test_an_index_file_that_cannot_be_read_is_answered_as_the_policy_says(
             open_index(table, DEFINITION, storage=STORAGE, stale=policy)
         return
     result = open_index(table, DEFINITION, storage=STORAGE, stale=policy).search(queries(), columns=["id"])
-    true = exact_search(table, "embedding", Metric.L2, queries(), storage=STORAGE, columns=["id"])
+    true = open_exact(table, "embedding", Metric.L2, storage=STORAGE).search(queries(), columns=["id"])
     assert result.coverage is Coverage.EXACT_SCAN
     assert ids_by_query(result.rows) == ids_by_query(true.rows)
     assert any(".puffin" in warning for warning in result.warnings)

@@ -31,7 +31,6 @@ from icepuffin.ops.search import (
     IndexReader,
     IndexUnavailableError,
     StalePolicy,
-    exact_search,
     open_exact,
     open_index,
     tuning,
@@ -209,7 +208,9 @@ def test_a_shard_that_no_task_can_read_any_more_leads_there_as_well(
         return
     for where in (None, "id >= 300"):
         result = there.search(queries(3), 5, where=where, columns=["id"])
-        true = exact_search(table, "embedding", Metric.L2, queries(3), 5, storage=STORAGE, where=where, columns=["id"])
+        true = open_exact(table, "embedding", Metric.L2, storage=STORAGE).search(
+            queries(3), 5, where=where, columns=["id"]
+        )
         assert result.rows.equals(true.rows)
         assert result.coverage is Coverage.EXACT_SCAN
         assert ".puffin" in result.warnings[0]
@@ -301,7 +302,7 @@ def assert_exact(
 ) -> None:
     """Under a condition that all rows meet: in this process and by tasks."""
     metric = Metric.parse(definition.metric)
-    true = exact_search(table, "embedding", metric, query_vectors, k, storage=STORAGE, columns=["id"])
+    true = open_exact(table, "embedding", metric, storage=STORAGE).search(query_vectors, k, columns=["id"])
     for reader in both(table, definition):
         result = reader.search(query_vectors, k, where="id >= 0", columns=["id"], **options)
         assert result.profile.strategy == "exact over matches"

@@ -23,7 +23,7 @@ from icepuffin.ops.filters.matches import Matches, find_matches
 from icepuffin.ops.filters.predicate import RowPredicate
 from icepuffin.ops.index import IndexDefinition, create_index
 from icepuffin.ops.rows.datafile import DataFileError
-from icepuffin.ops.search import Coverage, FilterError, exact_search, open_exact, open_index
+from icepuffin.ops.search import Coverage, FilterError, open_exact, open_index
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.manifests import PlannedManifest
@@ -63,7 +63,9 @@ def true_ids(table: Table, where: str, metric: str, k: int = 10) -> dict[int, li
 def test_every_format_version_is_filtered(table_factory: TableFactory, version: str) -> None:
     made = table_factory(**{"format-version": version})
     made.append(make_rows(0, 50))
-    found = exact_search(made, "embedding", Metric.L2, queries(1), 20, where="section = 'section 3'", columns=["id"])
+    found = open_exact(made, "embedding", Metric.L2).search(
+        queries(1), 20, where="section = 'section 3'", columns=["id"]
+    )
     assert sorted(found.rows["id"].to_pylist()) == list(range(3, 50, 5))
 
 
@@ -148,7 +150,7 @@ def test_deleted_rows_do_not_match(table: Table) -> None:
 
 
 def test_without_an_index_the_condition_holds_as_well(table: Table) -> None:
-    found = exact_search(table, "embedding", "l2", queries(), storage=STORAGE, where="id < 90", columns=["id"])
+    found = open_exact(table, "embedding", "l2", storage=STORAGE).search(queries(), where="id < 90", columns=["id"])
     assert ids_by_query(found.rows) == true_ids(table, "id < 90", "l2")
 
 

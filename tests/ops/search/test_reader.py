@@ -24,7 +24,7 @@ from icepuffin.ops.search import (
     QueryError,
     StalePolicy,
     UnknownColumnError,
-    exact_search,
+    open_exact,
     open_index,
     opening,
 )
@@ -51,7 +51,7 @@ def test_exact_search_equals_brute_force(table: Table) -> None:
     rows = table.scan().to_arrow()
     vectors = np.array(rows["embedding"].to_pylist(), np.float32)
     query_vectors = queries(7)
-    result = exact_search(table, "embedding", Metric.L2, query_vectors, 5, storage=STORAGE, columns=["id"])
+    result = open_exact(table, "embedding", Metric.L2, storage=STORAGE).search(query_vectors, 5, columns=["id"])
     distances = np.linalg.norm(vectors[None] - query_vectors[:, None], axis=2)
     wanted = np.array(rows["id"])[np.argsort(distances, axis=1)[:, :5]]
     assert list(ids_by_query(result.rows).values()) == wanted.tolist()

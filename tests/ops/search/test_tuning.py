@@ -18,7 +18,7 @@ from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index import Action
 from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.recall.curves import Reach, ShardCentroids, Width, choose, reaches, widths
-from icepuffin.ops.search import IndexReader, QueryError, exact_search, open_index, tuning
+from icepuffin.ops.search import IndexReader, QueryError, open_exact, open_index, tuning
 from icepuffin.ops.search.result import explain
 from icepuffin.ops.search.tuning import (
     ParameterChooser,
@@ -47,7 +47,7 @@ def recall(reader: IndexReader, table: Table, k: int = 10, **options: object) ->
     query_vectors = queries(60)
     metric = reader.definition.metric
     true = ids_by_query(
-        exact_search(table, "embedding", metric, query_vectors, k, storage=STORAGE, columns=["id"]).rows
+        open_exact(table, "embedding", metric, storage=STORAGE).search(query_vectors, k, columns=["id"]).rows
     )
     answers = ids_by_query(reader.search(query_vectors, k, columns=["id"], **options).rows)  # type: ignore[arg-type]
     return float(np.mean([len(set(answers[query]) & set(true[query])) / k for query in true]))
@@ -150,7 +150,7 @@ def test_a_target_is_met_once_rows_that_are_harder_to_find_have_come(table_facto
     assert report.action is Action.REFRESHED
     new = np.concatenate([rng.standard_normal((40, 2)) @ plane, rng.standard_normal((40, 32))]).astype(np.float32)
     answer = open_index(made, definition, storage=STORAGE).search(new, columns=["id"], target_recall=0.97)
-    true = exact_search(made, "embedding", definition.metric, new, storage=STORAGE, columns=["id"])
+    true = open_exact(made, "embedding", definition.metric, storage=STORAGE).search(new, columns=["id"])
     answers, wanted = ids_by_query(answer.rows), ids_by_query(true.rows)
     assert np.mean([len(set(answers[query]) & set(wanted[query])) / 10 for query in wanted]) >= 0.95
 
@@ -185,7 +185,7 @@ def test_a_row_finds_its_neighbors_where_centroids_have_few_rows(table_factory: 
     definition = replace(DEFINITION, metric=Metric.COSINE, shards=8, target_recall=0.3)
     index_head(table, definition)
     found = open_index(table, definition, storage=STORAGE).search(vectors, 10, columns=["id"], target_recall=0.9)
-    true = exact_search(table, "embedding", "cosine", vectors, 10, columns=["id"], storage=STORAGE)
+    true = open_exact(table, "embedding", "cosine", storage=STORAGE).search(vectors, 10, columns=["id"])
     pairs = [
         set(zip(answer.rows["query"].to_pylist(), answer.rows["id"].to_pylist(), strict=True))
         for answer in (found, true)

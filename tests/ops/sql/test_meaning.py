@@ -12,7 +12,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import EqualTo, LessThan
 
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.search import exact_search
+from icepuffin.ops.search import open_exact
 from icepuffin.ops.sql import SqlError, SqlSession
 from icepuffin.ops.sql.parser import parse
 from icepuffin.ops.sql.spark_statements import for_spark
@@ -395,7 +395,7 @@ def test_where_of_a_search_means_the_same(catalog: Catalog) -> None:
         (LessThan("d", NOON), [0, 1, 2, 3]),  # type: ignore[arg-type, misc]
         (EqualTo("d", NOON), []),  # type: ignore[arg-type, misc]
     ):
-        found = exact_search(table, "v", "l2", [0.0, 0.0], 9, where=where, columns=["id"])
+        found = open_exact(table, "v", "l2").search([0.0, 0.0], 9, where=where, columns=["id"])
         assert sorted(found.rows["id"].to_pylist()) == expected, where
 
 

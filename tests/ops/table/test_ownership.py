@@ -17,7 +17,7 @@ from icepuffin.ops.binding.derived_snapshots import NewPack
 from icepuffin.ops.binding.expiration import unnamed_packs
 from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.search import exact_search
+from icepuffin.ops.search import open_exact
 from icepuffin.ops.table.blob_kind import KIND_KEY, BlobKind
 from icepuffin.ops.table.ownership import own_snapshot, own_snapshots
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots, derived_ids, head_of, resolve_snapshot
@@ -75,7 +75,7 @@ def test_the_rows_of_an_append_with_our_properties_are_found(
     assert [item.snapshot_id for item in data_snapshots(table)] == [first, head]
     assert resolve_snapshot(table).snapshot_id == head
     query = np.asarray(make_rows(65, 66)["embedding"].to_pylist(), np.float32)
-    answer = exact_search(table, "embedding", Metric.L2, query, 1, storage=STORAGE, columns=["id"])
+    answer = open_exact(table, "embedding", Metric.L2, storage=STORAGE).search(query, 1, columns=["id"])
     assert answer.rows["id"].to_pylist() == [65]
     assert f"snapshot {head} has properties of icepuffin's in its summary, and counts as data: its operation" in (
         caplog.text

@@ -32,7 +32,7 @@ from icepuffin.ops.index.versions.tuning_record import (
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.recall.curves import ShardCentroids, Width
 from icepuffin.ops.recall.measured_points import MeasuredPoint, front
-from icepuffin.ops.search import IndexUnavailableError, QueryError, exact_search, open_index
+from icepuffin.ops.search import IndexUnavailableError, QueryError, open_exact, open_index
 from icepuffin.ops.search.arguments import prepare_queries
 from icepuffin.ops.search.measured import recall_trial, tuning_run
 from icepuffin.ops.search.measured.recall_trial import RecallTrial
@@ -95,7 +95,7 @@ def own_table(table_factory: TableFactory) -> Table:
 
 def recall(table: Table, vectors: Vectors, k: int, target: float, definition: IndexDefinition = SHARDED) -> float:
     """Recall by distances of a search by target."""
-    exact = exact_search(table, "embedding", definition.metric, vectors, k, storage=STORAGE, columns=[]).rows
+    exact = open_exact(table, "embedding", definition.metric, storage=STORAGE).search(vectors, k, columns=[]).rows
     found = open_index(table, definition, storage=STORAGE).search(vectors, k, target_recall=target, columns=[]).rows
     true, distances = (np.asarray(rows["distance"]).reshape(len(vectors), k) for rows in (exact, found))
     return float(recalls_of(distances, true, 1e-6 * true[:, -1]).mean())
@@ -335,7 +335,7 @@ def test_recall_is_of_the_nearest_rows_where_inner_products_are_large(own_table:
         np.asarray(answer.rows["id"]).reshape(100, 10)
         for answer in (
             reader.search(vectors, 10, search_list=12, columns=["id"]),
-            exact_search(table, "embedding", definition.metric, vectors, 10, storage=STORAGE, columns=["id"]),
+            open_exact(table, "embedding", definition.metric, storage=STORAGE).search(vectors, 10, columns=["id"]),
         )
     )
     recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(nearest, true, strict=True)])
