@@ -367,11 +367,6 @@ class Searcher:
     def _compares_from(self, width: int) -> bool:
         return self._compares and self._sought_count <= self._compared_per_node * width
 
-    @property
-    def rotated_codes(self) -> RotatedCodes | None:
-        """The codes in place of vectors, by which distances are estimated; None where there are vectors or PQ codes."""
-        return self._rotated
-
     def interval(self, queries: Floats, nodes: I64, distances: F64) -> tuple[F64, F64] | None:
         """(lowest, highest) that the true distances of nodes int64[Q, k] most likely have, where `distances` f64[Q, k]
         of a search are estimates of rotated codes: inf for node -1. None where they are not.

@@ -49,8 +49,6 @@ class ReportedRecall:
     """Upper end of the 95 % confidence interval of `recall`; 1 without a sample"""
     left_out: int
     """Drawn queries that were not measured"""
-    newest_ms: int
-    """Time of the newest report by the store's clock, milliseconds since the epoch"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +141,7 @@ class RecallReports:
         self._storage.delete_all(paths)
 
     def now_ms(self) -> int:
-        """The store's time, by the clock of `ReportedRecall.newest_ms`."""
+        """The store's time, milliseconds since the epoch, by the clock that dates reports."""
         return self._storage.now_ms(self._root)
 
     def _reports(self, index: str) -> Iterator[_Report]:
@@ -166,8 +164,7 @@ def _joined(version: SnapshotId, reports: list[tuple[_Report, _Content]]) -> Rep
     recall = sum(content.recall_sum for _, content in reports) / queries if queries else None
     low, high = confidence_interval(recall or 0.0, queries)
     left_out = sum(content.left_out for _, content in reports)
-    newest_ms = max(report.stored.modified_ms for report, _ in reports)
-    return ReportedRecall(version, len(reports), queries, recall, low, high, left_out, newest_ms)
+    return ReportedRecall(version, len(reports), queries, recall, low, high, left_out)
 
 
 class RecallReporter:

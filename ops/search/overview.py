@@ -46,8 +46,6 @@ class PackState:
 
     path: str
     bytes: int
-    used_bytes: int
-    """Bytes of the version's shards, and of its included columns, in the pack"""
     versions: int
     """Versions that name it, this one included"""
 
@@ -218,8 +216,4 @@ def _included(table: Table, opened: OpenVersion) -> tuple[IncludedState, ...]:
 
 def _packs(table: Table, opened: OpenVersion) -> tuple[PackState, ...]:
     names = Counter(pack.holder_id for version in index_versions(table, opened.bound.name) for pack in version.packs)
-    used_bytes = opened.bytes_by_pack
-    return tuple(
-        PackState(pack.path, pack.size, used_bytes.get(number, 0), names[pack.holder_id])
-        for number, pack in enumerate(opened.bound.packs, 1)
-    )
+    return tuple(PackState(pack.path, pack.size, names[pack.holder_id]) for pack in opened.bound.packs)

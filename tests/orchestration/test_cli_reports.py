@@ -284,7 +284,7 @@ def test_a_tuning_is_told_with_what_was_measured_and_what_is_to_be_known() -> No
 
 def test_stats_are_silent_on_the_recall_of_live_queries_where_none_was_measured() -> None:
     state = SimpleNamespace(definition=SimpleNamespace(name="e"), versions=(SnapshotId(1), SnapshotId(2)), lag=None)
-    live = ReportedRecall(SnapshotId(9), 1_200, 2_000, 0.95, 0.94, 0.96, 3, 0)
+    live = ReportedRecall(SnapshotId(9), 1_200, 2_000, 0.95, 0.94, 0.96, 3)
     shown = printed(stats._show_index, state, SnapshotId(2), live, "")
     assert shown == [
         "index e: 2 versions; it has a version for this snapshot",
@@ -384,7 +384,7 @@ def test_an_index_is_shown_with_the_bytes_that_it_shares_and_those_that_it_does_
     assert index._storage(OVERVIEW) == "2.0 MiB by itself"
     moved = replace(OVERVIEW, shards=(replace(SHARD, addresses_bytes=MIB // 2),))
     assert index._storage(moved) == "2.0 MiB by itself (512.0 KiB for new addresses)"
-    packs = (PackState("own", MIB, 0, 1), PackState("shared", 3 * MIB, 0, 2), PackState("shared, too", MIB, 0, 3))
+    packs = (PackState("own", MIB, 1), PackState("shared", 3 * MIB, 2), PackState("shared, too", MIB, 3))
     shared = index._storage(replace(OVERVIEW, packs=packs))
     assert shared == "3.0 MiB by itself, and 4.0 MiB in 2 packs that other versions use, too"
     one = index._storage(replace(OVERVIEW, packs=packs[1:2]))
