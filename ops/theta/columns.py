@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from pyiceberg.schema import Schema
@@ -51,10 +51,9 @@ def mapped_names(table: Table) -> dict[int, tuple[str, ...]]:
     return left_out | {field.field_id: tuple(field.names) for field in mapping if field.field_id is not None}
 
 
-def is_enabled(setting: bool | None, environment: Mapping[str, str] | None = None) -> bool:
-    """Whether sketches are switched on: neither our own setting nor Bodo's switch may say no."""
-    value = (os.environ if environment is None else environment).get(SWITCH, "1").strip().lower()
-    return setting is not False and value not in {"0", "false", "no", "off"}
+def is_enabled() -> bool:
+    """Whether Bodo's switch leaves sketches on."""
+    return os.environ.get(SWITCH, "1").strip().lower() not in {"0", "false", "no", "off"}
 
 
 def choose_columns(

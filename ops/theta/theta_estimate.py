@@ -35,14 +35,14 @@ def default_seconds(values: int, threads: int) -> float:
 
 
 def estimate_theta_sketches(
-    run: "RunContext", snapshot_id: SnapshotId, *, enabled: bool | None = None, columns: Collection[str] | None = None
+    run: "RunContext", snapshot_id: SnapshotId, *, columns: Collection[str] | None = None
 ) -> ThetaEstimate:
     """Outcome and cost of `count_theta_sketches` beforehand. Changes nothing, starts no Spark session.
 
     Reads metadata, footers of file sketches and of one data file, and sketches of an ancestor that would be extended.
     """
     snapshot = data_snapshot(run.table, snapshot_id)
-    if not is_enabled(enabled):
+    if not is_enabled():
         return ThetaEstimate(ThetaOutcome.OFF)
     store = open_storage(run.table.location(), run.storage)
     plan = plan_sketches(run.table, snapshot, store, columns)

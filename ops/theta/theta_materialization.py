@@ -41,7 +41,6 @@ def count_theta_sketches(
     run: RunContext,
     snapshot_id: SnapshotId,
     *,
-    enabled: bool | None = None,
     columns: Collection[str] | None = None,
     budget_bytes: int = BUDGET_BYTES,
     verify: bool = False,
@@ -49,8 +48,8 @@ def count_theta_sketches(
     """Make a snapshot's theta sketches: count what is new, and unite. `publish` of the result registers them; a re-run
     writes nothing.
 
-    `enabled` False, or BODO_ENABLE_THETA_SKETCHES=0, switches it off. `columns` names the columns instead of the rules
-    of `choose_columns`, by which those that have a sketch get one, or, where none has, those of common types.
+    BODO_ENABLE_THETA_SKETCHES=0 switches it off. `columns` names the columns instead of the rules of `choose_columns`,
+    by which those that have a sketch get one, or, where none has, those of common types.
     `budget_bytes` bounds the file sketches that are published for the next snapshot, and those that are in memory: a
     larger budget makes removals and deletes cheap to follow, at 32 KiB per file and column at most. `note` counts the
     files over the budget; what the snapshot's sketches count does not depend on it. With `verify`, sketches that are
@@ -84,7 +83,7 @@ def count_theta_sketches(
         done = report(outcome, time.perf_counter() - started, **counts)
         return CountedSketches(tuple, {}, lambda: done)
 
-    if not is_enabled(enabled):
+    if not is_enabled():
         return unchanged(ThetaOutcome.OFF)
     store = open_storage(table.location(), storage)
     plan = plan_sketches(table, snapshot, store, columns)

@@ -177,7 +177,7 @@ EDITS = (
     ),
     Edit(
         "`BODO_ENABLE_THETA_SKETCHES=0` switches them off",
-        "is_enabled", "setting is not False and", "setting is not False or", "test_both_switches_must_agree",
+        "is_enabled", '"0", ', "", "test_bodos_switch_turns_it_off",
     ),
     Edit(
         "takes an NDV for fresh by snapshot and sequence number",

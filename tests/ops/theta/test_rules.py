@@ -19,7 +19,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from icepuffin.ops.theta.columns import choose_columns, is_enabled
+from icepuffin.ops.theta.columns import choose_columns
 from icepuffin.ops.theta.errors import UnsketchableColumnError
 
 TYPES = [
@@ -75,16 +75,3 @@ def test_a_named_column_that_the_snapshot_does_not_have_yet_is_left_out() -> Non
     then = Schema(NestedField(1, "a", IntegerType(), required=False))
     now = Schema(NestedField(1, "a", IntegerType(), required=False), NestedField(2, "b", LongType(), required=False))
     assert [c.name for c in choose_columns(then, now, sketched_before=(), names=["a", "b"])] == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("setting", "environment", "enabled"),
-    [(None, {}, True), (True, {}, True), (False, {}, False), (None, {"BODO_ENABLE_THETA_SKETCHES": "1"}, True)]
-    + [
-        (setting, {"BODO_ENABLE_THETA_SKETCHES": v}, False)
-        for v in ("0", "False", " off ", "NO")
-        for setting in (None, True)
-    ],
-)
-def test_both_switches_must_agree(setting: bool | None, environment: dict[str, str], enabled: bool) -> None:
-    assert is_enabled(setting, environment) is enabled

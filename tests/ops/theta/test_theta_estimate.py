@@ -62,7 +62,7 @@ def test_nothing_is_expected_of_columns_that_have_no_sketches(table: Table, runn
 
 
 def test_the_next_estimate_counts_new_files_and_learns_from_what_the_last_took(
-    table: Table, runner: ThreadlessRunner
+    table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = append(table, 0, 300)
     count_theta_sketches(RunContext(table, STORAGE, runner), first).publish()
@@ -75,7 +75,8 @@ def test_the_next_estimate_counts_new_files_and_learns_from_what_the_last_took(
     ((_, measured),) = measured_versions(sketch_versions(table))
     miss = measured.seconds / default_seconds(5 * 300, runner.task_threads)
     assert estimate.seconds == round(default_seconds(5 * 250, runner.task_threads) * miss, 3)
-    off = estimated(table, first, runner, enabled=False)
+    monkeypatch.setenv("BODO_ENABLE_THETA_SKETCHES", "0")
+    off = estimated(table, first, runner)
     assert (off, off.seconds) == (ThetaEstimate(ThetaOutcome.OFF), 0)
 
 
