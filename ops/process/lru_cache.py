@@ -1,8 +1,10 @@
 """Values within a budget: those that were used longest ago make room for others."""
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable, Iterator
+from typing import Generic, TypeVar, cast
+
+from icepuffin.ops.process.process_lock import ProcessLock
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -61,3 +63,31 @@ class LruCache(Generic[K, V]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+
+class RecentValues(Generic[K, V]):
+    """At most `most` values by key, those that were used last, for whichever thread. Thread-safe."""
+
+    def __init__(self, most: int) -> None:
+        self._lock = ProcessLock()
+        self._values = LruCache[K, V](most)
+        self._making: dict[K, ProcessLock] = {}
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        """The value of a key, made where there is none. Threads that need it meanwhile wait for it; others do not."""
+        with self._lock:
+            if key in self._values:
+                return cast("V", self._values.get(key))
+            making = self._making.setdefault(key, ProcessLock())
+        with making:
+            with self._lock:
+                if key in self._values:
+                    return cast("V", self._values.get(key))
+            try:
+                value = make()
+                with self._lock:
+                    self._values.put(key, value)
+            finally:
+                with self._lock:
+                    self._making.pop(key, None)
+        return value

@@ -1,7 +1,7 @@
 """Run statements: searches by `icepuffin.ops.search`, indexes by `icepuffin.ops.index`, others by Spark if there."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -30,6 +30,7 @@ from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import DRIVER_ONLY_ROWS, IN_PROCESS_MB, StorageConfig
 from icepuffin.ops.presentation import SHOWN_ROWS, Grid, Presentation
+from icepuffin.ops.process.lru_cache import RecentValues
 from icepuffin.ops.process.threads import thread_count
 from icepuffin.ops.rows.datafile import arrow_schema, no_rows
 from icepuffin.ops.rows.element_types import OF_BITS, OF_COLUMN
@@ -42,7 +43,6 @@ from icepuffin.ops.sql.errors import NotIndexableError, SqlError, UnknownTableEr
 from icepuffin.ops.sql.index_statements import MESSAGE, Builder, message_of, run_on
 from icepuffin.ops.sql.parser import TOO_DEEP, parse
 from icepuffin.ops.sql.postprocessing import PostprocessingStep, expand_star, named_field, require_distinct_names
-from icepuffin.ops.sql.recent_values import RecentValues
 from icepuffin.ops.sql.spark_statements import for_spark
 from icepuffin.ops.sql.statements import (
     CreateIndex,
@@ -144,7 +144,7 @@ class SqlSession:
         self._progress = progress
         self._spark_catalog = spark_catalog
         self._ref_of = ref_of
-        self._readers: RecentValues[IndexReader] = RecentValues(_READERS)
+        self._readers: RecentValues[Hashable, IndexReader] = RecentValues(_READERS)
 
     @classmethod
     def on(

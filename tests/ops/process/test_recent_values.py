@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from icepuffin.ops.sql.recent_values import RecentValues
+from icepuffin.ops.process.lru_cache import RecentValues
 from tests.patience import PATIENCE
 
 
@@ -21,7 +21,7 @@ def _hasty_threads() -> Iterator[None]:
 
 
 def test_the_values_that_were_used_last_stay() -> None:
-    values, keys = RecentValues[str](2), list[str]()
+    values, keys = RecentValues[str, str](2), list[str]()
 
     def make(key: str) -> str:
         keys.append(key)
@@ -35,14 +35,14 @@ def test_the_values_that_were_used_last_stay() -> None:
 
 
 def test_a_value_that_cannot_be_made_is_tried_again() -> None:
-    values = RecentValues[int](2)
+    values = RecentValues[str, int](2)
     with pytest.raises(ZeroDivisionError):
         values.get("key", lambda: 1 // 0)
     assert values.get("key", lambda: 1) == 1
 
 
 def test_one_thread_makes_a_value_for_all_and_those_of_other_values_do_not_wait() -> None:
-    values, counts, others_done = RecentValues[int](4), [0, 0], Event()
+    values, counts, others_done = RecentValues[int, int](4), [0, 0], Event()
 
     def make(key: int) -> int:
         counts[key] += 1
@@ -59,7 +59,7 @@ def test_one_thread_makes_a_value_for_all_and_those_of_other_values_do_not_wait(
 
 @pytest.mark.usefixtures("_hasty_threads")
 def test_threads_that_push_out_each_other_s_values_get_their_own() -> None:
-    values = RecentValues[int](2)
+    values = RecentValues[int, int](2)
 
     def get(turn: int) -> bool:
         return all(
