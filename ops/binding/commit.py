@@ -166,10 +166,12 @@ def _no_answer(*others: type[Exception]) -> tuple[type[Exception], ...]:
     # botocore's, where a catalog of AWS, or another client of it, has imported them
     aws = sys.modules.get("botocore.exceptions")
     aws_errors = (aws.HTTPClientError, aws.ConnectionError) if aws else ()
+    # to boto3 an answer that ends after its head is an empty one, in which PyIceberg misses what it asked for
+    glue_errors = (KeyError,) if "pyiceberg.catalog.glue" in sys.modules else ()
     thrift = sys.modules.get("thrift.transport.TTransport")  # the client of Hive's metastore
     thrift_errors = (thrift.TTransportException,) if thrift else ()
     answers = CommitStateUnknownException, ServerError, ServiceUnavailableError
-    return RequestException, DBAPIError, *aws_errors, *thrift_errors, *answers, *others
+    return RequestException, DBAPIError, *aws_errors, *glue_errors, *thrift_errors, *answers, *others
 
 
 def _aws_answer() -> tuple[type[Exception], ...]:

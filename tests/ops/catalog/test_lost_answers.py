@@ -1,11 +1,12 @@
 """Commits whose outcome is not known: metadata decides, and nothing that it may come to name is deleted."""
 
 import itertools
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -123,6 +124,29 @@ def test_a_catalog_of_aws_that_is_away_is_named(table: Table, monkeypatch: pytes
     monkeypatch.setattr(table, "refresh", refresh)
     with pytest.raises(CatalogUnavailableError, match="does not answer"):
         commit.reload_table(table)
+
+
+def test_an_answer_of_glue_that_was_cut_off_is_none(
+    table: Table, line: BadLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To boto3, which is not installed here, it is an empty one: PyIceberg misses a part of it."""
+
+    def is_cut_off(commit: Callable[[], object]) -> None:
+        commit()
+        raise KeyError("Database")
+
+    monkeypatch.setitem(sys.modules, "pyiceberg.catalog.glue", ModuleType("glue"))
+    line.steps = iter([is_cut_off])
+    version = bindings.publish(table, binding(table))
+    assert_readable(table, version)
+    refresh = table.refresh
+
+    def cut_off_once() -> None:
+        monkeypatch.setattr(table, "refresh", refresh)
+        is_cut_off(refresh)
+
+    monkeypatch.setattr(table, "refresh", cut_off_once)
+    commit.reload_table(table, patient=True)
 
 
 def aws_error(code: str, status: int) -> ClientError:
