@@ -37,8 +37,10 @@ import icepuffin
 from icepuffin.ops.binding import commit, derived_snapshots
 from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.index.versions import index_packs
+from icepuffin.ops.model import ObjectInfo
 from icepuffin.ops.rows import parquet
 from icepuffin.ops.storage import local_storage
+from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.theta.file_sketches import SKETCH_DIRECTORY
 from icepuffin.puffin import BytesSource, PuffinReader
 from icepuffin.puffin.blobs import (
@@ -133,7 +135,7 @@ def plain(value: Any) -> Any:
 @contextmanager
 def lying_in(folder: Path) -> Iterator[None]:
     """While it is entered, files of golden locations are those of a folder."""
-    to_path, parse = local_storage.to_path, PyArrowFileIO.parse_location
+    to_path, parse, listed = local_storage.to_path, PyArrowFileIO.parse_location, LocalStorage.list
     golden = LOCATION.removeprefix("file://")
 
     def moved(path: str) -> str:
@@ -146,7 +148,12 @@ def lying_in(folder: Path) -> Iterator[None]:
         scheme, host, path = parse(location, *options)
         return scheme, host, moved(path)
 
+    def listed_here(store: LocalStorage, prefix: str) -> Iterator[ObjectInfo]:
+        for item in listed(store, prefix):
+            yield dataclasses.replace(item, path=item.path.replace(f"file://{folder}/", f"{LOCATION}/", 1))
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalStorage, "list", listed_here)
         patch.setattr(local_storage, "to_path", moved_path)
         patch.setattr(parquet, "to_path", moved_path)
         patch.setattr(PyArrowFileIO, "parse_location", staticmethod(parsed))

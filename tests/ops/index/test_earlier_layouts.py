@@ -1,26 +1,27 @@
 """A table whose index has a layout that was given up: refused by readers, built anew by the next refresh."""
 
-import hashlib
-import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
-from icepuffin.ops.index import Action, create_index, drop_index
+from icepuffin.ops.binding.bound_versions import index_versions, sketch_versions, tagged_version
+from icepuffin.ops.index import Action, drop_index
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy
-from icepuffin.ops.index.planning import version_plan
 from icepuffin.ops.index.planning.version_plan import plan_version
 from icepuffin.ops.index.verify.integrity import check_integrity, remedy
-from icepuffin.ops.index.versions import index_packs, version_format, version_reader
+from icepuffin.ops.index.versions import version_format
 from icepuffin.ops.index.versions.version_format import FORMAT_VERSION, build_id_of, given_up, seed_of
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.search import Coverage, IndexUnavailableError, StalePolicy, open_index
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.table.snapshots import data_snapshots
 from icepuffin.ops.tasks.task_runner import RunContext
+from icepuffin.ops.theta.ndv import read_ndv
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.puffin.blobs import (
     addresses_blob,
     attributes_blob,
@@ -29,38 +30,33 @@ from icepuffin.puffin.blobs import (
     routing_blob,
     shard_header,
 )
+from tests.conformance.golden_files import GOLDEN, golden_table, lying_in
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 
+_UNRELEASED = GOLDEN.parent / "unreleased"
+"""Table `before` as the wheel of commit 62dca91c made it, with `PACK_BYTES` 1: the rows and the index of these tests;
+both snapshots have theta sketches and a version
+"""
+
 
 @pytest.fixture
-def table(table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch) -> Table:
+def table(tmp_path: Path) -> Iterator[Table]:
     """Two snapshots with versions of the layout before, which share a pack; their build ids name no format."""
-    new_table = table_factory()
-    monkeypatch.setattr(index_packs, "PACK_BYTES", 1)
-    create_index(new_table, DEFINITION)
-    with monkeypatch.context() as earlier:
-        earlier.setattr(routing_blob, "VERSION", routing_blob.VERSION - 1)
-        earlier.setattr(version_reader, "given_up", lambda _: "")
-        earlier.setattr(
-            version_plan, "build_id_of", lambda identity: hashlib.sha256(json.dumps(identity).encode()).hexdigest()
-        )
-        for first, last in ((0, 200), (200, 210)):
-            new_table.append(make_rows(first, last))
-            index_head(new_table)
-    assert index_versions(new_table.refresh(), "e")[-1].packs
-    return new_table
+    shutil.copytree(_UNRELEASED, tmp_path, dirs_exist_ok=True)
+    with lying_in(tmp_path):
+        yield golden_table(tmp_path, "before", tmp_path)
 
 
-def test_search_and_sql_are_refused_with_the_command_that_mends_the_index(table: Table, sql_catalog: Catalog) -> None:
+def test_search_and_sql_are_refused_with_the_command_that_mends_the_index(table: Table) -> None:
     for stale in StalePolicy:
         with pytest.raises(IndexUnavailableError, match=r"without a format.*: its layout was given up.*refresh"):
             open_index(table, DEFINITION, storage=STORAGE, stale=stale)
     vector = ", ".join(f"{value:.6f}" for value in queries(1)[0])
-    command = f"icepuffin refresh db.t --index e --snapshot {table.metadata.current_snapshot_id}"
+    command = f"icepuffin refresh db.before --index e --snapshot {table.metadata.current_snapshot_id}"
     with pytest.raises(IndexUnavailableError, match=f"{command}$"):
-        SqlSession.on(sql_catalog, storage=STORAGE).sql(
-            f"SELECT id, l2_distance(embedding, ARRAY({vector})) AS d FROM db.t ORDER BY d LIMIT 5"
+        SqlSession.on(table.catalog, storage=STORAGE).sql(
+            f"SELECT id, l2_distance(embedding, ARRAY({vector})) AS d FROM db.before ORDER BY d LIMIT 5"
         )
     table.append(make_rows(210, 220))
     with pytest.raises(IndexUnavailableError, match="its layout was given up"):
@@ -93,7 +89,7 @@ def test_the_check_of_integrity_names_the_refresh(table: Table) -> None:
     version = tagged_version(table, "e") or pytest.fail("gone")
     checked = check_integrity(RunContext(table, STORAGE), version)
     assert "its layout was given up" in checked.faults[0]
-    assert "icepuffin refresh db.t --index e" in remedy("db.t", "e", version, checked)
+    assert "icepuffin refresh db.before --index e" in remedy("db.before", "e", version, checked)
 
 
 @pytest.mark.parametrize("built_anew", [False, True])
@@ -105,11 +101,30 @@ def test_nothing_of_it_stays_once_the_index_is_dropped(table: Table, built_anew:
         table.refresh(), storage=STORAGE, retentions={}, default=RetentionPolicy(), grace_hours=0, dry_run=False
     )
     table.refresh()
-    assert set(table.metadata.refs) == {"main"}
-    assert [snapshot.parent_snapshot_id is None for snapshot in table.metadata.snapshots] == [True, False]
+    assert set(table.metadata.refs) == {"main", "theta_sketches"}
+    named = {*data_snapshot_ids(table), *(version.index_snapshot_id for version in sketch_versions(table))}
+    assert {snapshot.snapshot_id for snapshot in table.metadata.snapshots} == named
     folder = f"{table.location()}/metadata"
     assert not [item.path for item in open_storage(folder, STORAGE).list(folder) if "ann-e" in item.path]
     assert table.scan().to_arrow().num_rows == 210
+
+
+def test_distinct_values_are_counted_again(table: Table) -> None:
+    assert not any(entry.fresh for entry in read_ndv(table).entries.values())
+    head = table.metadata.current_snapshot_id or 0
+    report = count_theta_sketches(RunContext(table, STORAGE), head, columns=["id", "section"]).publish()
+    assert (report.files_sketched, report.files_reused) == (2, 0)
+    counted = read_ndv(table.refresh()).entries
+    assert [(counted[name].ndv, counted[name].fresh) for name in ("id", "section")] == [(210, True), (5, True)]
+
+
+def test_snapshots_of_the_layout_before_count_as_ours(table: Table) -> None:
+    assert len(data_snapshot_ids(table)) == 2
+    assert len(index_versions(table, "e")) == len(sketch_versions(table)) == 2
+
+
+def data_snapshot_ids(table: Table) -> list[int]:
+    return [snapshot.snapshot_id for snapshot in data_snapshots(table)]
 
 
 @pytest.mark.parametrize("build_id", ["f791284f" * 8, "1-ab", "2-ab", "", "-ab", "-3-ab", "x-ab", "٣-ab", "9" * 64])
