@@ -22,10 +22,10 @@ from icepuffin.assets.newest_snapshots import seconds_of, time_line
 from icepuffin.assets.partitions import snapshot_of, snapshot_partitions
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.binding.bound_versions import DerivedVersion
+from icepuffin.ops.binding.measurements import recall_drift, recall_history
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.index.planning.index_report import IndexReport
-from icepuffin.ops.index.upkeep.recall_history import recall_drift, recall_history
 from icepuffin.ops.messages import readable_share
 from icepuffin.ops.model import Action
 from icepuffin.ops.recall.confidence import confidence_interval

@@ -1,6 +1,7 @@
 """Distances in float64: those by which exact answers are ranked, and those that are reported.
 
-The same pair of vectors gives the same bits on every path and every machine, whatever else is compared.
+The same pair of vectors gives the same bits on every path and every machine, whatever else is compared. Sums go by
+whole blocks (`simd.double_blocks`), then one element at a time.
 """
 
 from typing import Any
@@ -9,12 +10,35 @@ import numpy as np
 
 from icepuffin.ann_kernels.arrays import F64, I64, Floats, read_only
 from icepuffin.ann_kernels.compilation import strict_inner_kernel, strict_kernel
-from icepuffin.ann_kernels.distances.double_sums import product, squared_gap
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.simd.double_blocks import BLOCK_VALUES, block_products, block_squared_gaps
 
 _L2, _COSINE = Metric.L2.code, Metric.COSINE.code
 INNER_PRODUCT = Metric.INNER_PRODUCT.code
 _HAMMING = Metric.HAMMING.code
+
+
+@strict_inner_kernel
+def _squared_gap(vectors: Floats, node: Any, query: Floats, factor: float) -> Any:
+    """f64: squared L2 distance of factor * vectors[node] from a query; arrays in C order, f32 or f64."""
+    size = query.size
+    blocks = size // BLOCK_VALUES
+    total = block_squared_gaps(vectors, np.intp(node) * size, query, np.intp(0), np.intp(blocks), factor)
+    for i in range(blocks * BLOCK_VALUES, size):
+        gap = np.float64(vectors[node, i]) * factor - query[i]
+        total += gap * gap
+    return total
+
+
+@strict_inner_kernel
+def _product(vectors: Floats, node: Any, query: Floats) -> Any:
+    """f64: the dot product of vectors[node] and a query; arrays in C order, f32 or f64."""
+    size = query.size
+    blocks = size // BLOCK_VALUES
+    total = block_products(vectors, np.intp(node) * size, query, np.intp(0), np.intp(blocks))
+    for i in range(blocks * BLOCK_VALUES, size):
+        total += np.float64(vectors[node, i]) * query[i]
+    return total
 
 
 @strict_inner_kernel
@@ -25,12 +49,12 @@ def exact_distance(vectors: Floats, node: np.int64, query: F64, metric: int) -> 
     to recognise a member of an enum, at each call.
     """
     if metric == INNER_PRODUCT:
-        return -product(vectors, node, query)
+        return -_product(vectors, node, query)
     if metric == _L2:
-        return np.sqrt(squared_gap(vectors, node, query, 1.0))
+        return np.sqrt(_squared_gap(vectors, node, query, 1.0))
     if metric == _HAMMING:
-        return squared_gap(vectors, node, query, 1.0)
-    return squared_gap(vectors, node, query, 1.0) / 2
+        return _squared_gap(vectors, node, query, 1.0)
+    return _squared_gap(vectors, node, query, 1.0) / 2
 
 
 @strict_kernel
@@ -40,8 +64,8 @@ def _fill_pair_distances(
     for i in range(query_rows.size):
         query = queries[query_rows[i]]
         if raw and metric == _COSINE:
-            factor = 1.0 / np.sqrt(product(vectors, rows[i], vectors[rows[i]]))
-            out[i] = squared_gap(vectors, rows[i], query, factor) / 2
+            factor = 1.0 / np.sqrt(_product(vectors, rows[i], vectors[rows[i]]))
+            out[i] = _squared_gap(vectors, rows[i], query, factor) / 2
         else:
             out[i] = exact_distance(vectors, rows[i], query, metric)
 
@@ -49,7 +73,7 @@ def _fill_pair_distances(
 @strict_kernel
 def _fill_squared_lengths(vectors: Floats, out: F64) -> None:
     for row in range(out.size):
-        out[row] = product(vectors, row, vectors[row])
+        out[row] = _product(vectors, row, vectors[row])
 
 
 def lengths(vectors: Floats) -> F64:

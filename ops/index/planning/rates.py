@@ -76,7 +76,7 @@ def rows_read(plan: VersionPlan, arriving: int, new: int) -> dict[str, int]:
 def measurement_text(plan: VersionPlan, shard_set: "ShardSet", stages: Mapping[str, float], runner: TaskRunner) -> str:
     """The measurements of a run as text for the index snapshot's summary.
 
-    Later estimates learn from them, and `icepuffin.ops.index.upkeep.recall_history` reads the recall.
+    Later estimates learn from them, and `recall_history` reads the recall.
     """
     new = [shard for shard in shard_set.shards if not shard.how.keeps_bytes]
     inserted = sum(shard.inserted for shard in shard_set.shards) - shard_set.merged

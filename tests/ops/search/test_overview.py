@@ -10,8 +10,8 @@ from pyiceberg.table import Table
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.binding.expiration import expire_derived
+from icepuffin.ops.binding.measurements import recall_history
 from icepuffin.ops.index import create_index, materialize_index
-from icepuffin.ops.index.upkeep.recall_history import recall_history
 from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.search import open_index, tuning
 from icepuffin.ops.search.indexed.version_search import ShardWork
