@@ -307,12 +307,12 @@ class TailCache:
 class SourceWithTail(VectorSource):
     """The vector column of a snapshot's data files, of which those of the tail come from memory."""
 
-    delta: TailCache | None = None
+    delta: TailCache = field(kw_only=True)
 
     def in_memory(self, files: Sequence[FileNumber], matches: Matches | None) -> frozenset[FileNumber]:
         """See VectorSource."""
-        tail = frozenset(files) & self.delta.files if self.delta else frozenset()
-        return tail if self.delta and self.delta.has(matches, tail) else frozenset()
+        tail = frozenset(files) & self.delta.files
+        return tail if self.delta.has(matches, tail) else frozenset()
 
     @classmethod
     def from_source(cls, source: VectorSource, delta: TailCache) -> "SourceWithTail":
@@ -327,10 +327,8 @@ class SourceWithTail(VectorSource):
         deleted: Mapping[str, I64] | None = None,
     ) -> Iterator[RowVectors]:
         """See VectorSource."""
-        delta, kept = self.delta, None
-        tail = [number for number in files if delta and number in delta.files]
-        if delta and tail:
-            kept = delta.rows(matches, tail).rows
+        tail = [number for number in files if number in self.delta.files]
+        kept = self.delta.rows(matches, tail).rows if tail else None
         if kept is None:
             yield from VectorSource.rows(self, files, dims, matches, skipped, deleted)
             return
