@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,17 +28,8 @@ _LATE = 3
 _MAX_KINDS = 16
 """Kinds of searches that are repeated, the last ones"""
 
-
-class Reader(Protocol):
-    """What is followed: an `IndexReader`."""
-
-    @property
-    def search(self) -> Callable[..., SearchResult]: ...
-    @property
-    def within(self) -> Callable[..., SearchResult]: ...
-
-
-R = TypeVar("R", bound=Reader)
+R = TypeVar("R")
+"""What is followed: an `IndexReader`"""
 Withdraw = Callable[[RestrictedTableError], None]
 """What is called before a reader is opened that shows less than the one in use"""
 
@@ -152,10 +143,7 @@ class FollowingReader(Generic[R]):
             "columns": columns,
             "where": where,
         }
-        result = self.reader.search(queries, **options)
-        if result.profile.queries == 1:  # to repeat many would take long
-            self._recent.add("search", queries, options)
-        return self._with_warning(result)
+        return self._answer("search", queries, options)
 
     def within(
         self,
@@ -185,10 +173,7 @@ class FollowingReader(Generic[R]):
             As for `IndexReader.within`.
         """
         options = {"distance": distance, "inclusive": inclusive, "limit": limit, "columns": columns, "where": where}
-        result = self.reader.within(queries, **options)
-        if result.profile.queries == 1:  # to repeat many would take long
-            self._recent.add("within", queries, options)
-        return self._with_warning(result)
+        return self._answer("within", queries, options)
 
     def update(self) -> bool:
         """Check now, and return whether a newer reader took over. Raises what opening it raises; the old one stays."""
@@ -240,7 +225,11 @@ class FollowingReader(Generic[R]):
             except Exception as error:
                 _log.warning("the newest snapshot could not be opened, searching goes on: %s", error)
 
-    def _with_warning(self, result: SearchResult) -> SearchResult:
+    def _answer(self, method: str, queries: npt.ArrayLike, options: Mapping[str, Any]) -> SearchResult:
+        """The result of a method of the reader, with a warning where the table was not checked lately."""
+        result: SearchResult = getattr(self.reader, method)(queries, **options)
+        if result.profile.queries == 1:  # to repeat many would take long
+            self._recent.add(method, queries, options)
         checked, error = self._last_check
         age = time.time() - checked
         if error is None and age <= _LATE * self._interval:
