@@ -353,7 +353,7 @@ def _cells(cold: ColdReads) -> str:
 
 def _compared(profile: Profile) -> Iterator[tuple[str, str]]:
     """Distances, and where rows that the index lacks were."""
-    if profile.strategy == "threshold" or profile.strategy.endswith("certified"):
+    if "compare" in profile.milliseconds:  # for a range or a proof, rows are compared wherever they lie
         yield (
             "distances",
             f"{profile.distances:,}, those of {plural(profile.tail_rows, 'row')} beside the index among them",

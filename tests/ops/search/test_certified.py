@@ -216,6 +216,14 @@ def test_queries_with_conditions_of_their_own_have_one_proof_that_holds_for_each
     assert result.pruning.rows_pruned == sum(one.pruning.rows_pruned for one in each if one.pruning is not None) > 0
 
 
+def test_a_proof_says_what_its_distances_count_where_queries_have_conditions_of_their_own(
+    readers: dict[tuple[str, str, str], IndexReader],
+) -> None:
+    result = readers["l2", "f32", "in-process"].search(CENTERS[:2], 5, where=["id < 3", None], certified=True)
+    assert result.profile.strategy == "exact over matches + certified (1 queries), beam + certified (1 queries)"
+    assert "rows beside the index among them" in " ".join(result.explain().split())
+
+
 def test_tasks_read_the_files_in_reach_and_no_others(table: Table) -> None:
     """A file at a time, then two, then four: what was read rules out the rest, which no task gets."""
     runner = LabelRecorder()

@@ -160,9 +160,8 @@ COLD = ColdReads(3, 0, 1_234, 5_678, 1, 2, 0.98765)
             "2,505 distances in 1.5 shards per query; live recall 0.9000 (0.8800 to 0.9200), 1,200 measured",
         ),
         ({"live_recall": LiveRecall(0.5)}, "happened", "2,505 distances in 1.5 shards per query"),
-        ({"strategy": "threshold"}, "distances", "5,010, those of 1 row beside the index among them"),
         (
-            {"strategy": "beam + certified", "tail_rows": 2_000},
+            {"milliseconds": {"compare": 1.0}, "tail_rows": 2_000},
             "distances",
             "5,010, those of 2,000 rows beside the index among them",
         ),
