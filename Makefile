@@ -1,4 +1,4 @@
-.PHONY: help setup demo lint quick test durations bench mutants clauses nightly flaky fuzz engines trino catalogs stores ranges resolve pythons
+.PHONY: help setup demo lint quick test durations bench mutants clauses nightly flaky fuzz engines trino catalogs crowd stores ranges resolve pythons
 help:
 	@echo "make demo    a table, its snapshots, their sketches and indexes, searches (a few minutes)"
 	@echo "make test    everything CI runs: lint, types, import rules, tests; FILES=tests runs all tests, which takes longer"
@@ -13,6 +13,7 @@ help:
 	@echo "make clauses                             breaks clauses of the texts, one at a time; WORDS=theta for some alone"
 	@echo "make fuzz SECONDS=600                    random bytes for every parser of Puffin files"
 	@echo "make catalogs                            the life of an index on catalogs that the tests leave out"
+	@echo "make crowd CATALOG=hive SECONDS=600       many at one table, while messages are lost and the server crashes; sqlite, postgres, rest, hive, glue"
 	@echo "make stores                              the life of an index on GCS and ADLS; needs Go and Node.js"
 	@echo "make engines                             which other engines read tables with indexes; fetches 1.5 GB"
 	@echo "make trino                               sketches and indexes as Trino sees them; fetches 540 MB, needs a JDK 24"
@@ -25,6 +26,8 @@ nightly:
 	@sh deploy/bootstrap.sh nightly --seconds "$(or $(SECONDS),1800)" $(if $(SEED),--seed $(SEED))
 flaky:
 	@sh deploy/bootstrap.sh flaky --times "$(or $(N),20)" $(FILES)
+crowd:
+	@sh deploy/bootstrap.sh crowd "$(or $(CATALOG),sqlite)" --seconds "$(or $(SECONDS),600)" $(if $(SEED),--seed $(SEED))
 clauses:
 	@sh deploy/bootstrap.sh clauses $(WORDS)
 fuzz:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | quick | test | check | durations [FILES] | bench | mutants | clauses | nightly | flaky | fuzz | engines | trino | catalogs | stores | ranges | resolve | pythons | charts CHART
+# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | quick | test | check | durations [FILES] | bench | mutants | clauses | nightly | flaky | fuzz | engines | trino | catalogs | crowd CATALOG | stores | ranges | resolve | pythons | charts CHART
 # Needs Debian with Python 3.11. Makes .venv from requirements/lock.txt, finds or gets Java 17. Quick when nothing changed.
 set -eu
 cd "$(dirname "$0")/.."
@@ -294,13 +294,21 @@ fetch_trino() {
 
 # The servers run in two environments, as one of them needs other versions. Their clients, boto3 and thrift, are loaded
 # from the second: what it and the project have is locked to one version.
-catalogs() {
+catalog_servers() {
     tool s3tables requirements/s3tables.txt
-    s3tables=$tool/bin/ministack
+    export ICEPUFFIN_S3_TABLES_SERVER="$tool/bin/ministack"
     tool catalogs requirements/catalogs.txt
-    PYTHONPATH=$(echo "$tool"/lib/python*/site-packages) ICEPUFFIN_CATALOG_SERVERS=$tool/bin/python \
-        ICEPUFFIN_S3_TABLES_SERVER=$s3tables \
-        python -m pytest --numprocesses 0 --verbose tests/interop/test_other_catalogs.py "$@"
+    export ICEPUFFIN_CATALOG_SERVERS="$tool/bin/python" PYTHONPATH="$(echo "$tool"/lib/python*/site-packages)"
+}
+
+catalogs() {
+    catalog_servers
+    python -m pytest --numprocesses 0 --verbose tests/interop/test_other_catalogs.py "$@"
+}
+
+crowd() {
+    catalog_servers
+    python -m tests.campaigns "crowd-$@"
 }
 
 # Servers for GCS and ADLS: Go compiles one, Node.js runs the other. Go's checksum database and a lock file say what
@@ -389,6 +397,7 @@ case $command in
     clauses) setup; python -m tests.clauses "$@" ;;
     fuzz) setup; fuzz "$@" ;;
     catalogs) setup; catalogs "$@" ;;
+    crowd) setup; crowd "$@" ;;
     stores) setup; stores "$@" ;;
     trino) setup; trino "$@" ;;
     charts) packages all; charts "$@" ;;

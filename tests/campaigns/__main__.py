@@ -6,11 +6,11 @@ import random
 import sys
 from functools import partial
 
-from tests.campaigns import crowd, flips, kills, leaks, pages, upserts
+from tests.campaigns import crowd, flips, kills, leaks, pages, sites, upserts
 from tests.campaigns.budget import BrokenPromiseError, Budget
 
 CAMPAIGNS = {
-    **{f"crowd-{catalog}": partial(crowd.run, catalog=catalog) for catalog in crowd.CATALOGS},
+    **{f"crowd-{catalog}": partial(crowd.run, catalog=catalog) for catalog in sites.CATALOGS},
     "flips": flips.run,
     "kills": kills.run,
     "leaks": leaks.run,
@@ -34,7 +34,8 @@ def main() -> int:
     except BrokenPromiseError as error:
         print(error, file=sys.stderr)
         return 1
-    print(budget)
+    finally:
+        print(budget.report())
     return 0
 
 

@@ -39,8 +39,11 @@ class Budget:
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.counts.items()))
-        notes = "".join(f"; {count:,} {kind}" for kind, count in sorted(self.notes.items()))
-        return f"{self.counts.total():,} trials ({kinds}){notes}"
+        return f"{self.counts.total():,} trials ({kinds})"
+
+    def report(self) -> str:
+        """The number of trials, and a line for each event that is none."""
+        return "\n".join([str(self), *(f"{count:>9,} {event}" for event, count in sorted(self.notes.items()))])
 
 
 class BrokenPromiseError(AssertionError):

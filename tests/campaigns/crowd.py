@@ -1,9 +1,8 @@
-"""Sixteen refreshers of indexes and sketches, four writers, a compactor, an expirer, garbage collection and another
-engine's ANALYZE at one table at once, in rounds.
+"""Refreshers of indexes and sketches, four writers, a compactor, an expirer, garbage collection and another
+engine's ANALYZE at one table at once, in rounds, while requests and answers are lost or late and the server crashes.
 
-After each round every row is there. After one more refresh each index is right, the sketches count what the table
-holds, and those of the other engine stand beside them. `gc` leaves what is named and nothing else. On SQLite,
-PostgreSQL, or Iceberg's own REST server.
+After each round the laws of `_Round.require_whole` hold. Every fourth round is without icepuffin: what breaks then, the
+catalog or its client broke.
 """
 
 import contextlib
@@ -15,16 +14,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
-from pyiceberg.expressions import In
+from pyiceberg.exceptions import BadRequestError, CommitFailedException, ValidationException
+from pyiceberg.expressions import EqualTo, In
+from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bound_versions import index_versions, sketch_versions
+from icepuffin.ops.binding.commit import _no_answer
 from icepuffin.ops.binding.errors import BindingError, LostRaceError
+from icepuffin.ops.errors import CatalogUnavailableError
 from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.storage.local_storage import to_path
@@ -34,16 +36,13 @@ from icepuffin.ops.theta.ndv import read_ndv
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaReport
 from tests.campaigns.budget import BrokenPromiseError, Budget
+from tests.campaigns.sites import Site, open_site
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
-from tests.interop.test_concurrency import at_last, compact, expire, index_files, index_head
+from tests.interop.test_concurrency import compact, expire, index_files, index_head
 from tests.ops.index.comparison import DEFINITION, answer_with_recall
 from tests.ops.theta import foreign
-from tests.services.postgres import postgres, uri
-from tests.services.rest import rest_catalog
 
-CATALOGS = ("sqlite", "postgres", "rest")
-_REFRESHERS = 16
 _WRITERS = 4
 _FIRST_ROWS = 60
 _ROWS_PER_WRITE = 20
@@ -53,92 +52,181 @@ _ANALYZED = ("id", "name")
 """Columns of the other engine; one is sketched by both"""
 _PAUSE_SECONDS = 0.2
 """Between two collections of garbage, and two ANALYZEs"""
+_TROUBLE_SECONDS = 3.0
+"""The longest that is waited for a crash, or for a lock"""
+_TROUBLE_CHANCE = 0.5
+"""How likely it is in a round"""
 _ROUND_SECONDS = 600
 """A round that takes longer is stuck"""
-OpenLake = Callable[[], Lake]
+_TRIED_AGAIN = (UnknownSnapshotError, LostRaceError, BindingError, CatalogUnavailableError)
+"""Errors after which Dagster runs a step again: the snapshot has expired, another run was first, or no answer came"""
 
 
 def run(budget: Budget, catalog: str) -> None:
     """Raises BrokenPromiseError."""
-    with tempfile.TemporaryDirectory() as folder, _address(catalog, Path(folder)) as address:
+    with tempfile.TemporaryDirectory() as folder, open_site(catalog, Path(folder)) as site:
         for number, rng in budget.trials():
             index_packs.PACK_BYTES = rng.choice((10_000, 64 << 20))
+            with_icepuffin = number % 4 != 3
             with ExitStack() as lakes:
-                open_one = partial(_opened, lakes, f"crowd_{budget.seed}_{number}", address, Path(folder))
+                open_one = partial(_opened, lakes, f"crowd_{budget.seed}_{number}", site, Path(folder))
                 try:
-                    _round(open_one, rng, budget)
-                except Exception as error:
-                    raise BrokenPromiseError(f"trial {number}: {type(error).__name__}: {error}") from error
-            budget.counts["rounds"] += 1
+                    _Round(open_one, site, rng, budget, with_icepuffin).run()
+                except BrokenPromiseError as error:
+                    if with_icepuffin:
+                        raise BrokenPromiseError(f"trial {number}: {error}") from error
+                    budget.notes[f"broken without icepuffin: {error}"] += 1
+            budget.counts["rounds" if with_icepuffin else "rounds without icepuffin"] += 1
 
 
-@contextmanager
-def _address(catalog: str, folder: Path) -> Iterator[str]:
-    if catalog == "postgres":
-        with postgres() as port:
-            yield uri(port)
-    elif catalog == "rest":
-        (folder / "rest").mkdir()
-        with rest_catalog(folder / "rest", {}) as address:
-            yield address
-    else:
-        yield f"sqlite:///{folder}/catalog.db"
+class _PatientLake(Lake):
+    """Loads a table again where no answer comes."""
+
+    def load(self, table: str) -> Table:
+        while True:
+            with contextlib.suppress(*_no_answer()):
+                return super().load(table)
 
 
-def _opened(lakes: ExitStack, name: str, address: str, folder: Path) -> Lake:
-    return lakes.enter_context(open_lake(name, address, folder))
+def _opened(lakes: ExitStack, name: str, site: Site, folder: Path) -> Lake:
+    return _PatientLake(**vars(lakes.enter_context(open_lake(name, site.address, folder, **site.settings))))
 
 
-def _round(open_one: OpenLake, rng: random.Random, budget: Budget) -> None:
-    lake = open_one()
-    lake.create("t").append(make_rows(0, _FIRST_ROWS))
-    deleted = [rng.sample(range(_FIRST_ROWS), 5) for _ in range(_WRITERS)]
-    jobs: list[Callable[[], None]] = [partial(_write, open_one(), number, ids) for number, ids in enumerate(deleted)]
-    refreshes = [partial(_index, name=name) for name in _NAMES] + [_sketch]
-    jobs += [
-        partial(_at_last_refresh, open_one(), refreshes[number % len(refreshes)], budget)
-        for number in range(_REFRESHERS)
-    ]
-    jobs += [partial(at_last, open_one(), change) for change in (compact, expire)]
-    rng.shuffle(jobs)
-    analyzed: list[str] = []
-    steps = [partial(_collect, open_one()), partial(_analyze, open_one(), analyzed)]
-    others_done = threading.Event()
-    with ThreadPoolExecutor(len(jobs) + len(steps)) as pool:
-        begun = time.monotonic()
-        repeated = [pool.submit(_repeat, step, others_done) for step in steps]
-        try:
-            for job in [pool.submit(job) for job in jobs]:
-                job.result(timeout=max(1.0, _ROUND_SECONDS - (time.monotonic() - begun)))
-        finally:
-            others_done.set()
-        for step in repeated:
-            step.result()
-    budget.notes["ANALYZEs"] += len(analyzed)
-    _require_whole(lake, deleted)
-    lost = [path for path in analyzed if not to_path(path).exists()]
-    assert not lost, f"statistics of the other engine were deleted: {lost}"
+@dataclass
+class _Round:
+    """One table, and all that are at it."""
 
+    open_one: Callable[[], Lake]
+    site: Site
+    rng: random.Random
+    budget: Budget
+    with_icepuffin: bool
+    analyzed: list[str] = field(default_factory=list)
+    """Files of the other engine"""
 
-def _write(lake: Lake, number: int, ids: Sequence[int]) -> None:
-    start = _FIRST_ROWS + number * _ROWS_PER_WRITE
-    at_last(lake, lambda table: table.append(make_rows(start, start + _ROWS_PER_WRITE)))
-    at_last(lake, lambda table: table.delete(In("id", ids)))
+    def run(self) -> None:
+        """Raises BrokenPromiseError."""
+        self.open_one().create("t").append(make_rows(0, _FIRST_ROWS))
+        deleted = [self.rng.sample(range(_FIRST_ROWS), 5) for _ in range(_WRITERS)]
+        jobs, steps = self._jobs(deleted), self._steps()
+        with self._law("who did not succeed can try again"), self.site.on_a_bad_day(self.rng, self.budget.notes):
+            self._run_at_once(jobs, steps)
+        self.budget.notes["ANALYZEs"] += len(self.analyzed)
+        self._require_whole(deleted)
 
+    def _jobs(self, deleted: Sequence[Sequence[int]]) -> list[Callable[[], None]]:
+        jobs: list[Callable[[], None]] = []
+        jobs += [partial(self._write, self.open_one(), number, ids) for number, ids in enumerate(deleted)]
+        jobs += [partial(self._at_last, self.open_one(), change) for change in (compact, expire)]
+        refreshes = [partial(index_head, name=name) for name in _NAMES] + [_sketch]
+        for number in range(self.site.refreshers if self.with_icepuffin else 0):
+            jobs.append(partial(self._refresh, self.open_one(), refreshes[number % len(refreshes)]))
+        if self.rng.random() < _TROUBLE_CHANCE:
+            jobs.append(partial(self.site.make_trouble, _TROUBLE_SECONDS * self.rng.random()))
+            self.budget.notes[self.site.trouble] += 1
+        self.rng.shuffle(jobs)
+        return jobs
 
-def _at_last_refresh(lake: Lake, refresh: Callable[[Lake], object], budget: Budget) -> None:
-    """As Dagster does: what lost a race, or met a snapshot that has expired, is tried again."""
-    while True:
-        try:
-            refresh(lake)
-        except (UnknownSnapshotError, LostRaceError, BindingError) as error:
-            budget.notes[f"{type(error).__name__} and another try"] += 1
+    def _steps(self) -> list[Callable[[], None]]:
+        """What is done again and again."""
+        steps = [partial(self._at_last, self.open_one(), self._analyze)]
+        return [*steps, partial(self._collect, self.open_one())] if self.with_icepuffin else steps
+
+    def _run_at_once(self, jobs: Sequence[Callable[[], None]], steps: Sequence[Callable[[], None]]) -> None:
+        others_done = threading.Event()
+        with ThreadPoolExecutor(len(jobs) + len(steps)) as pool:
+            begun = time.monotonic()
+            repeated = [pool.submit(_repeat, step, others_done) for step in steps]
+            try:
+                for job in [pool.submit(job) for job in jobs]:
+                    job.result(timeout=max(1.0, _ROUND_SECONDS - (time.monotonic() - begun)))
+            finally:
+                others_done.set()
+            for step in repeated:
+                step.result()
+
+    def _write(self, lake: Lake, number: int, ids: Sequence[int]) -> None:
+        start = _FIRST_ROWS + number * _ROWS_PER_WRITE
+        self._at_last(lake, partial(self._append, start=start))
+        self._at_last(lake, lambda table: table.delete(In("id", ids)))
+
+    def _append(self, table: Table, start: int) -> None:
+        if table.scan(EqualTo("id", start)).to_arrow().num_rows:
+            self.budget.notes["appends that were done, though their client failed"] += 1
         else:
+            table.append(make_rows(start, start + _ROWS_PER_WRITE))
+
+    def _at_last(self, lake: Lake, change: Callable[[Table], None]) -> None:
+        """A client of PyIceberg that tries again, as engines do."""
+        while True:
+            try:
+                change(lake.load("t"))
+            except (CommitFailedException, BadRequestError, ValidationException, ValueError, *_no_answer()) as error:
+                self._note_another_try("a user", error)
+                time.sleep(0.02)
+            else:
+                return
+
+    def _refresh(self, lake: Lake, refresh: Callable[[Lake], object]) -> None:
+        """As Dagster does."""
+        while True:
+            try:
+                refresh(lake)
+            except _TRIED_AGAIN as error:
+                self._note_another_try("icepuffin", error)
+            else:
+                return
+
+    def _note_another_try(self, who: str, error: Exception) -> None:
+        self.budget.notes[f"tries again of {who}, after {type(error).__name__}"] += 1
+
+    def _analyze(self, table: Table) -> None:
+        self.analyzed.append(foreign.analyze(table, _ANALYZED))
+
+    def _collect(self, lake: Lake) -> None:
+        """As if all that is published were older than the grace period: what is named stays."""
+        aged = _named(lake)
+        for path in aged:
+            with contextlib.suppress(FileNotFoundError):  # nobody names it any more
+                os.utime(to_path(path), (0, 0))
+        self._refresh(lake, lambda lake: collect_garbage(lake.load("t"), storage=STORAGE))
+        gone = aged.difference(index_files(lake)) & _named(lake)
+        assert not gone, f"files that are named were collected: {gone}"
+
+    def _require_whole(self, deleted: Sequence[Sequence[int]]) -> None:
+        """Raises BrokenPromiseError."""
+        lake = self.open_one()
+        written = set(range(_FIRST_ROWS + _WRITERS * _ROWS_PER_WRITE)).difference(*deleted)
+        with self._law("each row of the writers is there once"):
+            rows = lake.load("t").scan().to_arrow()
+            assert sorted(rows["id"].to_pylist()) == sorted(written)
+        if not self.with_icepuffin:
             return
+        with self._law("an index has all rows, and finds the nearest"):
+            for name in _NAMES:
+                assert index_head(lake, name).rows == len(written), f"rows of index {name}"
+                result, recall = answer_with_recall(lake.load("t"), definition=replace(DEFINITION, name=name))
+                assert not result.warnings, f"index {name} warns: {result.warnings}"
+                assert recall >= DEFINITION.target_recall, f"recall {recall} of index {name}"
+        with self._law("sketches count what the table holds"):
+            assert _sketch(lake).merged_columns == ("id",), "columns of the other engine's last ANALYZE"
+            counted = {name: (entry.ndv, entry.fresh) for name, entry in read_ndv(lake.load("t")).entries.items()}
+            distinct = {name: len(rows[name].unique()) for name in {*_SKETCHED, *_ANALYZED}}
+            assert counted == {name: (distinct[name], name in _SKETCHED) for name in distinct}, "distinct values"
+        with self._law("statistics of another engine stay"):
+            lost = [path for path in self.analyzed if not to_path(path).exists()]
+            assert not lost, f"deleted: {lost}"
+        with self._law("gc leaves what is named and nothing else"):
+            collect_garbage(lake.load("t"), storage=STORAGE, grace=timedelta(0))
+            assert set(index_files(lake)) == _named(lake), "files of indexes and sketches"
 
-
-def _index(lake: Lake, name: str) -> None:
-    index_head(lake, name)
+    @contextmanager
+    def _law(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise BrokenPromiseError(f"{name}: {type(error).__name__}: {error}") from error
+        self.budget.notes[f"times held: {name}"] += 1
 
 
 def _sketch(lake: Lake) -> ThetaReport:
@@ -155,47 +243,9 @@ def _repeat(step: Callable[[], None], others_done: threading.Event) -> None:
         step()
 
 
-def _analyze(lake: Lake, analyzed: list[str]) -> None:
-    at_last(lake, lambda table: analyzed.append(foreign.analyze(table, _ANALYZED)))
-
-
-def _collect(lake: Lake) -> None:
-    """As if all that is published were older than the grace period: what is named stays."""
-    aged = _named(lake)
-    for path in aged:
-        with contextlib.suppress(FileNotFoundError):  # nobody names it any more
-            os.utime(to_path(path), (0, 0))
-    at_last(lake, lambda table: collect_garbage(table, storage=STORAGE))
-    gone = aged.difference(index_files(lake)) & _named(lake)
-    assert not gone, f"files that are named were collected: {gone}"
-
-
 def _named(lake: Lake) -> set[str]:
     """Files of the versions and file sketches, and those of their packs that have not expired."""
     table = lake.load("t")
     versions = [*sketch_versions(table), *(version for name in _NAMES for version in index_versions(table, name))]
     packs_of = {pack.path for version in versions for pack in version.packs if pack.path}
     return {version.puffin_path for version in versions} | packs_of
-
-
-def _require_whole(lake: Lake, deleted: Sequence[Sequence[int]]) -> None:
-    """Raises AssertionError."""
-    written = set(range(_FIRST_ROWS + _WRITERS * _ROWS_PER_WRITE)).difference(*deleted)
-    rows = lake.load("t").scan().to_arrow()
-    assert sorted(rows["id"].to_pylist()) == sorted(written), "rows of the writers"
-    for name in _NAMES:
-        assert index_head(lake, name).rows == len(written), f"rows of index {name}"
-        result, recall = answer_with_recall(lake.load("t"), definition=replace(DEFINITION, name=name))
-        assert not result.warnings, f"index {name} warns: {result.warnings}"
-        assert recall >= DEFINITION.target_recall, f"recall {recall} of index {name}"
-    _require_counted(lake, rows)
-    collect_garbage(lake.load("t"), storage=STORAGE, grace=timedelta(0))
-    assert set(index_files(lake)) == _named(lake), "files of indexes and sketches"
-
-
-def _require_counted(lake: Lake, rows: pa.Table) -> None:
-    """Raises AssertionError."""
-    assert _sketch(lake).merged_columns == ("id",), "columns of the other engine's last ANALYZE"
-    counted = {name: (entry.ndv, entry.fresh) for name, entry in read_ndv(lake.load("t")).entries.items()}
-    distinct = {name: len(rows[name].unique()) for name in {*_SKETCHED, *_ANALYZED}}
-    assert counted == {name: (distinct[name], name in _SKETCHED) for name in distinct}, "distinct values"

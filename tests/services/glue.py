@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def catalog_servers() -> Path:
 def glue_catalog(folder: Path) -> Iterator[str]:
     """Run the server. Returns `glue+http://...`, as `open_lake` takes it. Skips the test where there is no moto."""
     port = free_port()
-    command = [str(catalog_servers()), str(Path(__file__).with_name("moto_glue.py")), str(port)]
-    with serving(command, lambda: answers(port), folder / "glue.log"):
+    program = Path(__file__).with_name("moto_glue.py")
+    command = [str(catalog_servers()), str(program), str(port), str(folder / "tables")]
+    with serving(command, lambda: answers(port), folder / "glue.log", crash=signal.SIGTERM):  # it keeps them as it ends
         yield f"glue+http://127.0.0.1:{port}"

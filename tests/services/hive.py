@@ -27,9 +27,13 @@ _OF_SPARK += (
 
 
 @contextlib.contextmanager
-def hive_metastore(folder: Path) -> Iterator[str]:
-    """Run a server of 2.3. Returns `thrift://...`. Skips the test where PyIceberg's client of Hive has no thrift."""
-    with _server(folder, "HiveMetastore", [f"{SPARK_JARS}/*"]) as uri:
+def hive_metastore(folder: Path, lock_seconds: int = 300) -> Iterator[str]:
+    """Run a server of 2.3. Returns `thrift://...`. Skips the test where PyIceberg's client of Hive has no thrift.
+
+    lock_seconds: after which a lock is taken from a client that has died with it
+    """
+    options = ("-Dderby.system.durability=test", f"-Dhive.txn.timeout={lock_seconds}s")
+    with _server(folder, "HiveMetastore", [f"{SPARK_JARS}/*"], *options) as uri:
         yield uri
 
 
@@ -42,11 +46,12 @@ def hive4_metastore(folder: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _server(folder: Path, name: str, jars: Iterable[str]) -> Iterator[str]:
+def _server(folder: Path, name: str, jars: Iterable[str], *options: str) -> Iterator[str]:
     if importlib.util.find_spec("thrift") is None:
         pytest.skip("thrift is not installed: `make catalogs` has it")
     port = free_port()
     compiler, source = "org.codehaus.janino.SimpleCompiler", str(_SOURCES / f"{name}.java")
-    command = [java(), "-Xmx512m", "-cp", ":".join(jars), compiler, source, name, str(port)]
-    with serving([*command, f"file://{folder}/warehouse"], lambda: answers(port), folder / "hive.log", cwd=folder):
+    command = [java(), "-Xmx512m", *options, "-cp", ":".join(jars), compiler, source, name, str(port)]
+    command += [f"file://{folder}/warehouse", f"{folder}/metastore"]
+    with serving(command, lambda: answers(port), folder / "hive.log", cwd=folder):
         yield f"thrift://127.0.0.1:{port}"

@@ -51,8 +51,9 @@ def postgres() -> Iterator[int]:
         port = free_port()
         command = [f"{folder}/bin/postgres", "-D", f"{folder}/data", "-p", str(port), "-F"]
         command += ["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]
-        # SIGTERM would wait for every client to leave
-        with serving(command, lambda: _accepts(port), folder / "log", stop=signal.SIGINT, cwd=folder, **who):
+        # SIGTERM would wait for every client to leave, and processes of its own outlive SIGKILL; SIGQUIT ends them, too
+        signals = {"stop": signal.SIGINT, "crash": signal.SIGQUIT}
+        with serving(command, lambda: _accepts(port), folder / "log", cwd=folder, **signals, **who):
             yield port
     finally:
         shutil.rmtree(folder)

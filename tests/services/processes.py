@@ -8,7 +8,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,51 @@ def refusing_port() -> Iterator[int]:
         yield port
 
 
+@dataclass
+class Server:
+    """A server that runs, as a process that is another one after a crash."""
+
+    command: Sequence[str]
+    is_ready: Callable[[], bool]
+    log: Path
+    crash: signal.Signals
+    options: Mapping[str, Any]
+    process: "subprocess.Popen[bytes]" = field(init=False)
+
+    def __post_init__(self) -> None:
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(self.command, stdout=output, stderr=output, **self.options)
+
+    def restart(self) -> None:
+        """As after a crash. Raises RuntimeError with the end of its log where it does not start."""
+        self.process.send_signal(self.crash)
+        self.process.wait()
+        self.__post_init__()
+        self.wait()
+
+    def wait(self) -> None:
+        """Until it is ready. Raises RuntimeError with the end of its log where it does not start."""
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until and self.process.poll() is None:
+            if self.is_ready():
+                return
+            time.sleep(0.1)
+        state = "did not answer in time" if self.process.poll() is None else f"ended with {self.process.returncode}"
+        raise RuntimeError(f"{self.command!r} {state}: {self.log.read_text(errors='replace')[-3000:]}")
+
+    def stop(self, stop: signal.Signals) -> None:
+        self.process.send_signal(stop)
+        try:
+            self.process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+RUNNING: list[Server] = []
+"""Servers that run, the last started last"""
+
+
 @contextlib.contextmanager
 def serving(
     command: Sequence[str],
@@ -57,25 +103,22 @@ def serving(
     log: Path,
     *,
     stop: signal.Signals = signal.SIGTERM,
+    crash: signal.Signals = signal.SIGKILL,
     marker: str = "services",
     **options: Any,
-) -> Iterator["subprocess.Popen[bytes]"]:
+) -> Iterator[None]:
     """Run a server while the block lasts, in a test with the marker. Raises RuntimeError with the end of its log where
     it does not start.
     """
     need(marker)
-    with log.open("wb") as output:
-        server = subprocess.Popen(command, stdout=output, stderr=output, **options)
-        try:
-            _wait(server, is_ready, log)
-            yield server
-        finally:
-            server.send_signal(stop)
-            try:
-                server.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
+    server = Server(command, is_ready, log, crash, options)
+    RUNNING.append(server)
+    try:
+        server.wait()
+        yield
+    finally:
+        RUNNING.remove(server)
+        server.stop(stop)
 
 
 def answers(port: int) -> bool:
@@ -83,13 +126,3 @@ def answers(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
     return False
-
-
-def _wait(server: "subprocess.Popen[bytes]", is_ready: Callable[[], bool], log: Path) -> None:
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until and server.poll() is None:
-        if is_ready():
-            return
-        time.sleep(0.1)
-    state = "did not answer in time" if server.poll() is None else f"ended with {server.returncode}"
-    raise RuntimeError(f"{server.args!r} {state}: {log.read_text(errors='replace')[-3000:]}")
