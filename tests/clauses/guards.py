@@ -345,7 +345,7 @@ GUARDS = (
         "test_seconds_are_corrected_by_the_last_five_runs_of_the_same_kind",
     ),
     Edit(
-        "clock: an answer of a reader whose last check is long ago", "_with_warning",
+        "clock: an answer of a reader whose last check is long ago", "_answer",
         " and age <= _LATE * self._interval:", ":",
         "test_an_answer_that_was_not_checked_for_three_intervals_says_so",
     ),
