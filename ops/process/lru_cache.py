@@ -13,8 +13,8 @@ V = TypeVar("V")
 class LruCache(Generic[K, V]):
     """Values by key, whose weights add up to `budget` at most. Not thread-safe: whoever shares it has a lock.
 
-    It is of use between any two statements, as a `ProcessLock` needs it: in a process that was forked there, the weight
-    may be off by that of one value.
+    A process may be forked between any two statements, see `ProcessLock`: the cache works there, but its weight may be
+    off by that of one value.
     """
 
     def __init__(self, budget: int) -> None:

@@ -144,7 +144,7 @@ class IndexReader(Presentation):
 
     @property
     def metric(self) -> Metric:
-        """What distances are: `l2`, `cosine` or `ip`."""
+        """What distances are: `l2`, `cosine`, `ip` or `hamming`."""
         return self._metric
 
     @property

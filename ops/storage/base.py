@@ -106,7 +106,8 @@ class Storage(Protocol):
     def delete_all(self, paths: Sequence[str]) -> None:
         """Remove objects, up to a thousand at once where that pays.
 
-        Where some of a thousand cannot be removed, the others of it are, and no more. Raises an error that names them.
+        Where some of a thousand cannot be removed, the rest of that thousand is, and later objects are not. Raises an
+        error that names those that stay.
         """
         for start in range(0, len(paths), DELETIONS):
             if errors := self.deletion_errors(paths[start : start + DELETIONS]):

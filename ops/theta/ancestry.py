@@ -107,7 +107,7 @@ def choose_extensions(
 
 
 def _sealed_sketches(table: Table, snapshot: Snapshot, ancestor: Snapshot) -> dict[int, tuple[str, str]]:
-    """(type, build id) by field id, of the columns of unchanged type of which the ancestor lists a sketch of ours."""
+    """(type, build id) by field id: of columns whose type is the same, and for which the ancestor lists our sketch."""
     then, now = _types(table, ancestor), _types(table, snapshot)
     return {
         field_id: (then[field_id], sealed_as(blob.properties))

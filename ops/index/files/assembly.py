@@ -227,7 +227,7 @@ class Assembly:
         return bool(pack_number(location, self._shared))
 
     def _keep_packs_in_use(self, kept: Sequence[ObjectRange]) -> None:
-        """Share those packs alone that something lies in: vectors that were to last may have been written again."""
+        """Share only the packs that hold something of the version: vectors of others may have been written again."""
         paths = {location.path for location in kept}
         self._shared = tuple(pack for pack in self._shared if pack.path in paths)
         self._shared_bytes = sum(location.length for location in kept if self._is_shared(location))
