@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -23,31 +22,25 @@ from pyiceberg.exceptions import BadRequestError, CommitFailedException, Validat
 from pyiceberg.expressions import EqualTo, In
 from pyiceberg.table import Table
 
-from icepuffin.ops.binding.bound_versions import index_versions, sketch_versions
 from icepuffin.ops.binding.commit import _no_answer
 from icepuffin.ops.binding.errors import BindingError, LostRaceError
 from icepuffin.ops.errors import CatalogUnavailableError
 from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.storage.local_storage import to_path
-from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots
-from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
-from icepuffin.ops.theta.ndv import read_ndv
-from icepuffin.ops.theta.theta_materialization import count_theta_sketches
-from icepuffin.ops.theta.theta_report import ThetaReport
+from icepuffin.ops.table.snapshots import UnknownSnapshotError
 from tests.campaigns.budget import BrokenPromiseError, Budget
+from tests.campaigns.laws import named_files, require_collected, require_counted, require_found, require_rows, sketch
 from tests.campaigns.sites import Site, open_site
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.interop.test_concurrency import compact, expire, index_files, index_head
-from tests.ops.index.comparison import DEFINITION, answer_with_recall
 from tests.ops.theta import foreign
 
 _WRITERS = 4
 _FIRST_ROWS = 60
 _ROWS_PER_WRITE = 20
 _NAMES = ("a", "b")
-_SKETCHED = ("name", "section")
 _ANALYZED = ("id", "name")
 """Columns of the other engine; one is sketched by both"""
 _PAUSE_SECONDS = 0.2
@@ -118,7 +111,7 @@ class _Round:
         jobs: list[Callable[[], None]] = []
         jobs += [partial(self._write, self.open_one(), number, ids) for number, ids in enumerate(deleted)]
         jobs += [partial(self._at_last, self.open_one(), change) for change in (compact, expire)]
-        refreshes = [partial(index_head, name=name) for name in _NAMES] + [_sketch]
+        refreshes = [partial(index_head, name=name) for name in _NAMES] + [sketch]
         for number in range(self.site.refreshers if self.with_icepuffin else 0):
             jobs.append(partial(self._refresh, self.open_one(), refreshes[number % len(refreshes)]))
         if self.rng.random() < _TROUBLE_CHANCE:
@@ -185,12 +178,12 @@ class _Round:
 
     def _collect(self, lake: Lake) -> None:
         """As if all that is published were older than the grace period: what is named stays."""
-        aged = _named(lake)
+        aged = named_files(lake, _NAMES)
         for path in aged:
             with contextlib.suppress(FileNotFoundError):  # nobody names it any more
                 os.utime(to_path(path), (0, 0))
         self._refresh(lake, lambda lake: collect_garbage(lake.load("t"), storage=STORAGE))
-        gone = aged.difference(index_files(lake)) & _named(lake)
+        gone = aged.difference(index_files(lake)) & named_files(lake, _NAMES)
         assert not gone, f"files that are named were collected: {gone}"
 
     def _require_whole(self, deleted: Sequence[Sequence[int]]) -> None:
@@ -198,27 +191,18 @@ class _Round:
         lake = self.open_one()
         written = set(range(_FIRST_ROWS + _WRITERS * _ROWS_PER_WRITE)).difference(*deleted)
         with self._law("each row of the writers is there once"):
-            rows = lake.load("t").scan().to_arrow()
-            assert sorted(rows["id"].to_pylist()) == sorted(written)
+            require_rows(lake, written)
         if not self.with_icepuffin:
             return
         with self._law("an index has all rows, and finds the nearest"):
-            for name in _NAMES:
-                assert index_head(lake, name).rows == len(written), f"rows of index {name}"
-                result, recall = answer_with_recall(lake.load("t"), definition=replace(DEFINITION, name=name))
-                assert not result.warnings, f"index {name} warns: {result.warnings}"
-                assert recall >= DEFINITION.target_recall, f"recall {recall} of index {name}"
+            require_found(lake, written, _NAMES)
         with self._law("sketches count what the table holds"):
-            assert _sketch(lake).merged_columns == ("id",), "columns of the other engine's last ANALYZE"
-            counted = {name: (entry.ndv, entry.fresh) for name, entry in read_ndv(lake.load("t")).entries.items()}
-            distinct = {name: len(rows[name].unique()) for name in {*_SKETCHED, *_ANALYZED}}
-            assert counted == {name: (distinct[name], name in _SKETCHED) for name in distinct}, "distinct values"
+            require_counted(lake, _ANALYZED)
         with self._law("statistics of another engine stay"):
             lost = [path for path in self.analyzed if not to_path(path).exists()]
             assert not lost, f"deleted: {lost}"
         with self._law("gc leaves what is named and nothing else"):
-            collect_garbage(lake.load("t"), storage=STORAGE, grace=timedelta(0))
-            assert set(index_files(lake)) == _named(lake), "files of indexes and sketches"
+            require_collected(lake, _NAMES)
 
     @contextmanager
     def _law(self, name: str) -> Iterator[None]:
@@ -229,23 +213,9 @@ class _Round:
         self.budget.notes[f"times held: {name}"] += 1
 
 
-def _sketch(lake: Lake) -> ThetaReport:
-    table = lake.load("t")
-    head = data_snapshots(table)[-1].snapshot_id
-    return count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), head, columns=_SKETCHED).publish()
-
-
 def _repeat(step: Callable[[], None], others_done: threading.Event) -> None:
     """Until others are done, and once more."""
     is_last = False
     while not is_last:
         is_last = others_done.wait(_PAUSE_SECONDS)
         step()
-
-
-def _named(lake: Lake) -> set[str]:
-    """Files of the versions and file sketches, and those of their packs that have not expired."""
-    table = lake.load("t")
-    versions = [*sketch_versions(table), *(version for name in _NAMES for version in index_versions(table, name))]
-    packs_of = {pack.path for version in versions for pack in version.packs if pack.path}
-    return {version.puffin_path for version in versions} | packs_of

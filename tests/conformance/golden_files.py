@@ -9,38 +9,24 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import os
 import random
 import shutil
-import sys
 import tempfile
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, tzinfo
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
-from pyiceberg.table import metadata as pyiceberg_metadata
-from pyiceberg.table import update as pyiceberg_update
 
 import icepuffin
-from icepuffin.ops.binding import commit, derived_snapshots
-from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.index.versions import index_packs
-from icepuffin.ops.model import ObjectInfo
-from icepuffin.ops.rows import parquet
-from icepuffin.ops.storage import local_storage
-from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.theta.file_sketches import SKETCH_DIRECTORY
 from icepuffin.puffin import BytesSource, PuffinReader
 from icepuffin.puffin.blobs import (
@@ -58,9 +44,9 @@ from icepuffin.puffin.blobs.sketch_directory_blob import DirectoryEntry, SketchD
 from icepuffin.puffin.blobs.theta_blob import ThetaSketch
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.puffin import samples
+from tests.repeatable import LOCATION, START, lying_in, repeatable
 
 GOLDEN = Path(__file__).parent / "golden" / "0.1.0"
-LOCATION = "file:///golden"
 TABLES = {"t": ("2", 64 << 20), "packs": ("2", 2_000), "v1": ("1", 64 << 20)}
 """Format version of each table, and the bytes from which its shards go to packs"""
 INDEX = icepuffin.IndexDefinition(
@@ -75,9 +61,7 @@ INDEX = icepuffin.IndexDefinition(
     include=("name",),
     cells="sq8",
 )
-_START = 1_767_225_600.0
-"""2026-01-01, in seconds since the epoch"""
-NOON = _START + 43_200
+NOON = START + 43_200
 _SHORT = 16
 """Numbers of an array that are written out"""
 
@@ -132,63 +116,6 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-@contextmanager
-def lying_in(folder: Path) -> Iterator[None]:
-    """While it is entered, files of golden locations are those of a folder."""
-    to_path, parse, listed = local_storage.to_path, PyArrowFileIO.parse_location, LocalStorage.list
-    golden = LOCATION.removeprefix("file://")
-
-    def moved(path: str) -> str:
-        return path.replace(golden, str(folder), 1) if path.startswith(f"{golden}/") else path
-
-    def moved_path(location: str) -> Path:
-        return Path(moved(str(to_path(location))))
-
-    def parsed(location: str, *options: Any) -> tuple[str, str, str]:
-        scheme, host, path = parse(location, *options)
-        return scheme, host, moved(path)
-
-    def listed_here(store: LocalStorage, prefix: str) -> Iterator[ObjectInfo]:
-        for item in listed(store, prefix):
-            yield dataclasses.replace(item, path=item.path.replace(f"file://{folder}/", f"{LOCATION}/", 1))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalStorage, "list", listed_here)
-        patch.setattr(local_storage, "to_path", moved_path)
-        patch.setattr(parquet, "to_path", moved_path)
-        patch.setattr(PyArrowFileIO, "parse_location", staticmethod(parsed))
-        yield
-
-
-@contextmanager
-def repeatable() -> Iterator[None]:
-    """While it is entered, ids follow from who asks and how often, and each look at a clock is later by a
-    millisecond.
-    """
-    counts, ticks, measured = Counter[str](), itertools.count(), Measurement.text
-
-    def seeded() -> random.Random:
-        frame = sys._getframe(2)
-        caller = f"{Path(frame.f_code.co_filename).name} {frame.f_code.co_qualname}"
-        counts[caller] += 1
-        return random.Random(f"{caller} {counts[caller]}")
-
-    class Clock(datetime):
-        @classmethod
-        def now(cls, tz: tzinfo | None = None) -> "datetime":  # type: ignore[override]
-            return datetime.fromtimestamp(time.time(), tz)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=seeded().getrandbits(128), version=4))
-        patch.setattr(os, "urandom", lambda size: bytes(range(size)))  # marks of Avro files, which threads write
-        patch.setattr(time, "time", lambda: _START + next(ticks) / 1000)
-        patch.setattr(pyiceberg_metadata, "datetime", SimpleNamespace(datetime=Clock))
-        for module in (pyiceberg_update, commit, derived_snapshots):
-            patch.setattr(module, "datetime", Clock)
-        patch.setattr(Measurement, "text", lambda own: measured(dataclasses.replace(own, seconds=1.0, threads=1)))
-        yield
-
-
 def catalog_in(folder: Path) -> Catalog:
     """A new catalog with an empty namespace `db`."""
     catalog = SqlCatalog("golden", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
@@ -209,9 +136,8 @@ def golden_noon(folder: Path) -> Iterator[Table]:
     """
     shutil.copytree(GOLDEN / "t", folder / "t")
     names = random.Random("golden")
-    with lying_in(folder), repeatable(), pytest.MonkeyPatch.context() as patch:
+    with lying_in(folder), repeatable(lambda: NOON), pytest.MonkeyPatch.context() as patch:
         patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128), version=4))
-        patch.setattr(time, "time", lambda: NOON)
         patch.setattr(time, "time_ns", lambda: int(NOON) * 10**9)
         patch.setattr(time, "perf_counter", lambda: 0.0)
         yield golden_table(folder, "t", folder)
@@ -278,7 +204,12 @@ def make(target: Path) -> None:
         answers["blobs"][name] = plain(decode(data))
     for name in TABLES:
         folder = target / name
-        with tempfile.TemporaryDirectory() as scratch, lying_in(target), repeatable():
+        ticks = itertools.count()
+        with (
+            tempfile.TemporaryDirectory() as scratch,
+            lying_in(target),
+            repeatable(lambda ticks=ticks: START + next(ticks) / 1000),  # type: ignore[misc]
+        ):
             answers["tables"][name] = answers_of(make_table(catalog_in(Path(scratch)), name))
         for path in set((folder / "metadata").glob("*.metadata.json")) - {metadata_file(folder)}:
             path.unlink()

@@ -16,15 +16,14 @@ from icepuffin.puffin.types import BlobType
 from tests.conformance.golden_files import (
     BLOBS,
     GOLDEN,
-    LOCATION,
     TABLES,
     answers_of,
     blob_types,
     golden_table,
-    lying_in,
     plain,
 )
 from tests.conftest import STORAGE
+from tests.repeatable import LOCATION, lying_in
 
 ANSWERS: dict[str, Any] = json.loads((GOLDEN / "answers.json").read_text(encoding="utf-8"))
 

@@ -21,9 +21,10 @@ from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.versions.tuning_record import PREFIX
 from icepuffin.ops.table.snapshots import data_snapshots
-from tests.conformance.golden_files import GOLDEN, INDEX, golden_table, lying_in
+from tests.conformance.golden_files import GOLDEN, INDEX, golden_table
 from tests.conftest import STORAGE, make_rows
 from tests.recorded import by_part, recorded
+from tests.repeatable import lying_in
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 """A time half a day after golden tables were written"""

@@ -30,9 +30,10 @@ from icepuffin.puffin.blobs import (
     routing_blob,
     shard_header,
 )
-from tests.conformance.golden_files import GOLDEN, golden_table, lying_in
+from tests.conformance.golden_files import GOLDEN, golden_table
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
+from tests.repeatable import lying_in
 
 _UNRELEASED = GOLDEN.parent / "unreleased"
 """Table `before` as the wheel of commit 62dca91c made it, with `PACK_BYTES` 1: the rows and the index of these tests;
