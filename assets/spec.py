@@ -25,11 +25,13 @@ class ResourceKeys:
 
     catalogs: str = "icepuffin_catalogs"
     engine: str = "icepuffin_engine"
+    spark: str = ""
+    """Key of the project's resource that has the engine's session; empty where the engine makes one."""
 
     @classmethod
-    def prefixed(cls, name: str) -> "ResourceKeys":
+    def prefixed(cls, name: str, spark: str) -> "ResourceKeys":
         """Keys of one set of definitions among others in a code location."""
-        return cls(f"icepuffin_{name}_catalogs", f"icepuffin_{name}_engine")
+        return cls(f"icepuffin_{name}_catalogs", f"icepuffin_{name}_engine", spark)
 
     def catalogs_of(self, context: Any) -> "Catalogs":
         """The catalogs, from the context of a step, a sensor or a schedule."""

@@ -270,10 +270,14 @@ class Engine:
 
     `spark_conf` holds `spark.master` or `spark.remote` and everything else of the session; empty = never Spark.
     A table of fewer than `driver_only_rows` rows is built in this process: a Spark job would only add its start-up.
+    `resource` is a project's own, of dagster_pyspark, whose session is used; `spark_conf` is its configuration then.
     """
 
-    def __init__(self, *, spark_conf: Mapping[str, str], threads: int, driver_only_rows: int) -> None:
+    def __init__(
+        self, *, spark_conf: Mapping[str, str], threads: int, driver_only_rows: int, resource: Any = None
+    ) -> None:
         self._spark_conf = dict(spark_conf)
+        self._resource = resource
         self.threads = threads
         self.driver_only_rows = driver_only_rows
 
@@ -360,20 +364,21 @@ class Engine:
 
         from icepuffin.ops.spark.secret_settings import default_pattern, redacted, start_jvm  # noqa: PLC0415
 
-        # Executors take `python3` from PATH by default; speculation would write attempts in vain.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if self._resource is None:
+            # Executors take `python3` from PATH by default; speculation would write attempts in vain.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         conf = {"spark.app.name": "icepuffin", "spark.speculation": "false", **self._spark_conf}
         try:
-            if not self._remote:
+            if self._remote:
+                self._require_server()
+            elif self._resource is None:
                 # Tasks carry credentials, and lie on Spark's local disks until the session ends.
                 conf = {"spark.io.encryption.enabled": "true", **conf}
                 if conf.get("spark.master", "").startswith("local"):
                     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark warns of many hosts' names
                 start_jvm(conf)
                 conf = redacted(conf, default_pattern())
-            else:
-                self._require_server()
-            return LazyPySparkResource(spark_config=conf).spark_session
+            return (self._resource or LazyPySparkResource(spark_config=conf)).spark_session
         except PySparkException as error:
             if not isinstance(error, PySparkRuntimeError) or error.getCondition() != "JAVA_GATEWAY_EXITED":
                 cause = self._without_secrets(error)

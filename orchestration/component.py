@@ -218,6 +218,10 @@ class IcepuffinTableComponent(TablesComponent, dg.Resolvable):
         Mapping[str, Any],
         _texts(f"Settings of Spark: {_names(SparkSettings)}.", {"master": "spark://spark:7077"}),
     ] = field(default_factory=dict, repr=False)
+    spark_resource: Annotated[
+        str | None,
+        _about("Key of a `PySparkResource` of the project, whose session is used in place of one of ours.", "pyspark"),
+    ] = None
     threads: Annotated[int, _about("Threads of one process; 0 is one per core.")] = 0
     retention: Annotated[Mapping[str, Any], _about(f"Of garbage collection: {_names(GarbageSettings)}.")] = field(
         default_factory=dict
@@ -267,6 +271,11 @@ class IcepuffinTableComponent(TablesComponent, dg.Resolvable):
             raise SettingsError(
                 f"{self._name}: settings has {', '.join(twice)}, which the component has attributes for: set those"
             )
+        require_type(self.spark_resource, str | None, "spark_resource takes the key of a resource", "write its key")
+        if self.spark_resource and (other := sorted({"master", "remote", "conf"} & self.spark.keys())):
+            raise SettingsError(
+                f"{self._name}: spark has {', '.join(other)}, and the session is that of spark_resource: set its config"
+            )
         table |= self.settings
         document = {
             "catalogs": {name: properties},
@@ -305,7 +314,7 @@ class IcepuffinTableComponent(TablesComponent, dg.Resolvable):
 
     @property
     def resource_keys(self) -> ResourceKeys:
-        return ResourceKeys.prefixed(slug(str(self.catalog["name"]), self.table))
+        return ResourceKeys.prefixed(slug(str(self.catalog["name"]), self.table), self.spark_resource or "")
 
     @property
     def defs_state_config(self) -> DefsStateConfig:

@@ -1,7 +1,10 @@
 """From settings to catalogs and engines. Imports no Dagster, so that the command line starts fast."""
 
+from typing import Any
+
 from icepuffin.ops.model import MIB
 from icepuffin.ops.resources import Catalogs, Engine
+from icepuffin.orchestration.overrides import SettingsError
 from icepuffin.orchestration.settings import Settings, SparkSettings
 
 
@@ -35,6 +38,26 @@ def engine_of(settings: Settings) -> Engine:
         threads=settings.thread_count,
         driver_only_rows=settings.spark.driver_only_rows,
     )
+
+
+def engine_on(key: str, resource: Any, engine: Engine) -> Engine:
+    """The engine with the session of a project's resource. Raises SettingsError where that has none, or might write
+    credentials that tasks carry to Spark's local disks without saying so.
+    """
+    from dagster_pyspark import LazyPySparkResource, PySparkResource  # noqa: PLC0415  imports pyspark
+
+    if not isinstance(resource, LazyPySparkResource | PySparkResource):
+        raise SettingsError(
+            f"spark_resource is '{key}', which is of type {type(resource).__name__} here: "
+            "name a PySparkResource or LazyPySparkResource of dagster_pyspark"
+        )
+    conf = spark_conf(SparkSettings(conf=resource.spark_config))
+    if not conf.get("spark.remote") and "spark.io.encryption.enabled" not in conf:
+        raise SettingsError(
+            f"the resource '{key}' has no spark.io.encryption.enabled, and tasks with credentials lie on Spark's local "
+            'disks: set it in spark_config to "true", or to "false" where nobody else reads these disks'
+        )
+    return Engine(spark_conf=conf, threads=engine.threads, driver_only_rows=engine.driver_only_rows, resource=resource)
 
 
 def spark_conf(spark: SparkSettings) -> dict[str, str]:

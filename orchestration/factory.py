@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import dagster as dg
 
@@ -15,7 +16,7 @@ from icepuffin.assets.tables import table_asset
 from icepuffin.assets.theta_sketches import theta_sketches_asset
 from icepuffin.ops.resources import Engine
 from icepuffin.orchestration.discovery import TableListing, list_tables, listed_tables, shown_spec
-from icepuffin.orchestration.engines import catalogs_of, engine_of
+from icepuffin.orchestration.engines import catalogs_of, engine_of, engine_on
 from icepuffin.orchestration.jobs import jobs_by_kind, schedules
 from icepuffin.orchestration.sensor.sensor_definition import snapshot_sensor
 from icepuffin.orchestration.settings import GarbageSettings, Settings
@@ -48,9 +49,12 @@ def build(
     unlisted = [
         _unlisted(settings.tables[key], listing.unknown) for key, listing in listings.items() if listing.unknown
     ]
-    return dg.Definitions.merge(
-        dg.Definitions(assets=unlisted, resources={keys.catalogs: catalogs, keys.engine: engine}), *parts
-    )
+    given: dict[str, Any] = {keys.catalogs: catalogs, keys.engine: engine}
+    if key := keys.spark:
+        given[keys.engine] = dg.ResourceDefinition(
+            lambda context: engine_on(key, getattr(context.resources, key), engine), required_resource_keys={key}
+        )
+    return dg.Definitions.merge(dg.Definitions(assets=unlisted, resources=given), *parts)
 
 
 def _unlisted(table: TableSettings, why: str) -> dg.AssetSpec:

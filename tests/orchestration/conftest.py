@@ -1,12 +1,16 @@
 """Dagster instances of tests in this process; what starts Dagster's own processes has one in a folder."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 from dagster._core.storage.defs_state.base import set_defs_state_storage
 
+from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.orchestration.sensor import sensor_definition
+from tests.orchestration.lake import make_rows
 
 
 @pytest.fixture
@@ -29,3 +33,15 @@ def no_closed_instance() -> Iterator[None]:
     """
     with set_defs_state_storage(None):
         yield
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The table `search.docs` of docs/dagster.md, in one snapshot."""
+    uri = f"sqlite:///{tmp_path}/lake.db"
+    catalog = open_catalog("lake", {"type": "sql", "uri": uri, "warehouse": f"file://{tmp_path}/warehouse"})
+    catalog.create_namespace("search")
+    new_table = catalog.create_table("search.docs", make_rows(0, 1).schema)
+    new_table.append(make_rows(0, 200))
+    monkeypatch.setenv("LAKE_URI", uri)
+    return new_table

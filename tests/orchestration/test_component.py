@@ -19,7 +19,6 @@ from dagster._core.definitions.repository_definition.repository_definition impor
 from dagster.components.scaffold.scaffold import NoParams, get_scaffolder
 
 import icepuffin
-from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import IndexDefinition, create_index
 from icepuffin.ops.resources import Catalogs
@@ -27,7 +26,6 @@ from icepuffin.orchestration.component import SettingsComponent
 from icepuffin.orchestration.overrides import SettingsError
 from icepuffin.orchestration.settings import Settings
 from tests.extras import without_extras
-from tests.orchestration.lake import make_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "dagster.md").read_text(encoding="utf-8")
@@ -60,18 +58,6 @@ pytestmark = [  # Dagster warns of its own code, and of components of other pack
 def block(language: str, number: int = 0) -> str:
     """A block of that language on the page; the first one is number 0."""
     return str(re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[number])
-
-
-@pytest.fixture
-def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The table `search.docs`, in one snapshot."""
-    uri = f"sqlite:///{tmp_path}/lake.db"
-    catalog = open_catalog("lake", {"type": "sql", "uri": uri, "warehouse": f"file://{tmp_path}/warehouse"})
-    catalog.create_namespace("search")
-    new_table = catalog.create_table("search.docs", make_rows(0, 1).schema)
-    new_table.append(make_rows(0, 200))
-    monkeypatch.setenv("LAKE_URI", uri)
-    return new_table
 
 
 @pytest.fixture
