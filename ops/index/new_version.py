@@ -13,7 +13,7 @@ from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.binding.catalog_trial import require_bindable
 from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.binding.derived_snapshots import Binding
-from icepuffin.ops.binding.errors import LostRaceError, UnsupportedCatalogError
+from icepuffin.ops.binding.errors import BindingError, LostRaceError, UnsupportedCatalogError
 from icepuffin.ops.binding.files_folder import remember_folder
 from icepuffin.ops.binding.joint_commit import CommitPart
 from icepuffin.ops.binding.pack_upkeep import expire_packs_if_possible
@@ -40,7 +40,7 @@ from icepuffin.ops.model import Action, StorageConfig
 from icepuffin.ops.process.stage_clock import StageClock
 from icepuffin.ops.recall.shard_recall import mean_recall
 from icepuffin.ops.steps import RunStep, reached
-from icepuffin.ops.storage import left_where_refused, open_storage
+from icepuffin.ops.storage import Storage, left_where_refused, open_storage
 from icepuffin.ops.storage.memory_storage import memory_folder
 from icepuffin.ops.table.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, BlobKind
 from icepuffin.ops.table.snapshots import find_snapshot
@@ -195,8 +195,8 @@ def publish(
     """Bind the file, and `beside` in the same commit. If another run has published an equal version first, return that
     and delete this file.
 
-    Raises LostRaceError where another version was published, DefinitionError where the index was dropped meanwhile, and
-    what `bindings.publish` raises.
+    Raises LostRaceError where another version was published, DefinitionError where the index was dropped meanwhile,
+    BindingError where garbage collection took a file meanwhile, and what `bindings.publish` raises.
     """
     table, store = run.table, open_storage(plan.live.location, run.storage)
     binding = Binding(
@@ -217,7 +217,9 @@ def publish(
         new_packs=file.new_packs,
     )
     try:
+        _require_files(plan, binding, store)
         version = bindings.publish(table, binding, beside)
+        _require_files(plan, binding, store)  # it may have been long until the commit
     except UnsupportedCatalogError as error:  # the tag went at once
         if not _is_dropped(table, plan):
             raise
@@ -243,6 +245,16 @@ def publish(
             drop_index(table, plan.definition.name)
         raise _dropped(plan)
     return version
+
+
+def _require_files(plan: VersionPlan, binding: Binding, store: Storage) -> None:
+    """Raises BindingError where the run took longer than the grace period of a garbage collection."""
+    for path in binding.new_paths:
+        if not store.exists(path):
+            raise BindingError(
+                f"{plan.live.table}: {path} was deleted before its version was published: the run stalled for longer "
+                "than the grace period of `icepuffin gc`; run it again"
+            )
 
 
 def _is_dropped(table: Table, plan: VersionPlan) -> bool:

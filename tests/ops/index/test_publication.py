@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from icepuffin.ops import steps
 from icepuffin.ops.binding.bound_versions import index_versions, tag_target
 from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit
 from icepuffin.ops.binding.derived_snapshots import tag_ref, tag_update
-from icepuffin.ops.binding.errors import LostRaceError
-from icepuffin.ops.index import IndexReport, materialize_index, new_version
+from icepuffin.ops.binding.errors import BindingError, LostRaceError
+from icepuffin.ops.index import IndexReport, collect_garbage, materialize_index, new_version
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.steps import RunStep
@@ -23,7 +24,7 @@ from icepuffin.ops.table.blob_kind import LASTING_MS
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.puffin import PuffinReader
 from tests.conftest import STORAGE, make_rows
-from tests.ops.index.comparison import DEFINITION
+from tests.ops.index.comparison import DEFINITION, answer_with_recall
 
 TableFactory = Callable[..., Table]
 
@@ -112,3 +113,23 @@ def test_a_run_that_reuses_the_version_of_the_head_makes_its_tag_last(table: Tab
 def without_age(update: Any) -> TableUpdate:
     """The update of a ref without an age."""
     return update.model_copy(update={"max_ref_age_ms": None})  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("step", [RunStep.ASSEMBLED, RunStep.LIST_WRITTEN])
+def test_a_run_that_stalls_beyond_the_grace_period_says_so_and_the_next_one_publishes(
+    table: Table, step: RunStep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stalls = [step]
+
+    def stall(reached: RunStep) -> None:
+        if reached in stalls:
+            stalls.remove(reached)
+            collect_garbage(table.catalog.load_table(table.name()), storage=STORAGE, grace=timedelta(0))
+
+    monkeypatch.setattr(steps, "observer", stall)
+    with pytest.raises(BindingError, match=r"deleted before its version was published: the run stalled.*run it again"):
+        materialize(table, DEFINITION)
+    again = materialize(table, DEFINITION)
+    assert again.action is Action.BUILT
+    assert again.puffin_path in files_of(table)
+    assert answer_with_recall(table.refresh())[1] >= 0.95
