@@ -27,8 +27,9 @@ import pyarrow as pa
 from benchmarks.lake import STORAGE, Lake
 from benchmarks.simulated_vectors import SimulatedVectors, prepare
 from icepuffin.ops.cache.cache_settings import DIRECTORY as SHARD_CACHE
-from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.search import IndexReader, open_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.reader import IndexReader
 
 K = 10
 INCLUDE = ("title", "year")

@@ -22,9 +22,10 @@ import numpy.typing as npt
 from benchmarks.lake import SCHEMA, STORAGE, arrow_rows
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.index import IndexDefinition, materialize_index
-from icepuffin.ops.search import open_exact, open_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.search.exact.pruning import FileBalls
+from icepuffin.ops.search.opening import open_exact, open_index
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 
 _TIMES = 200

@@ -135,8 +135,8 @@ def _searches(options: argparse.Namespace) -> Mapping[str, Callable[[Any], Any]]
     """What is measured, by name: each searches for one query, but for batches."""
     os.environ["ICEPUFFIN_SHARD_CACHE"] = str(options.worker / "cache")
     from benchmarks.lake import STORAGE, Lake  # noqa: PLC0415  those of the checkout
-    from icepuffin.ops.index import IndexDefinition  # noqa: PLC0415
-    from icepuffin.ops.search import open_index  # noqa: PLC0415
+    from icepuffin.ops.index.definitions.index_definition import IndexDefinition  # noqa: PLC0415
+    from icepuffin.ops.search.opening import open_index  # noqa: PLC0415
 
     options.worker.mkdir()
     vectors, queries = (np.load(options.worker.parent / f"{name}.npy") for name in ("vectors", "queries"))

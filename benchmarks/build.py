@@ -79,7 +79,8 @@ def _run(system: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def _build(options: argparse.Namespace) -> dict[str, Any]:
     from icepuffin.ops.catalog.connection import open_catalog  # noqa: PLC0415
-    from icepuffin.ops.index import IndexDefinition, materialize_index  # noqa: PLC0415
+    from icepuffin.ops.index.definitions.index_definition import IndexDefinition  # noqa: PLC0415
+    from icepuffin.ops.index.index_materialization import materialize_index  # noqa: PLC0415
     from icepuffin.ops.model import StorageConfig  # noqa: PLC0415
     from icepuffin.ops.tasks.task_runner import RunContext  # noqa: PLC0415
 

@@ -26,8 +26,8 @@ import numpy.typing as npt
 from benchmarks.distributed import quiet_session
 from benchmarks.lake import STORAGE, Lake, held_out
 from icepuffin.ops.cache import CacheSettings, use_settings
-from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.search import open_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.spark.spark_runner import SparkRunner
 from tests.deploy.cluster import Cluster, standalone_cluster
 

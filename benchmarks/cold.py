@@ -36,9 +36,10 @@ from icepuffin.ops.cache import use_settings
 from icepuffin.ops.cache.cache_settings import DIRECTORY as SHARD_CACHE
 from icepuffin.ops.cache.cache_settings import PREFETCH, CacheSettings
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.index import IndexDefinition, materialize_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.search import open_index
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from tests.services.s3proxy import BUCKET, s3proxy
 
@@ -50,9 +51,9 @@ import json, sys, time
 begun = time.perf_counter()
 import numpy as np
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.search import open_index
+from icepuffin.ops.search.opening import open_index
 imported = time.perf_counter()
 def read():
     return int(open("/proc/self/io").read().split("rchar:")[1].split()[0])

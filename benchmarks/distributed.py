@@ -31,9 +31,9 @@ import pyarrow as pa
 from benchmarks.lake import SCHEMA, STORAGE, Lake, arrow_rows, held_out
 from icepuffin.ann_kernels.distances.top_k import exact_top_k
 from icepuffin.ops.cache import CacheSettings, use_settings
-from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.index.definitions.index_definition import VectorFormat
-from icepuffin.ops.search import IndexReader, open_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition, VectorFormat
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.spark.spark_runner import SparkRunner
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.lake import Lake, fresh, measured
 from examples.demo.row_deletes import append_position_deletes
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 
 FRESH_EVERY = 5
 QUERIES = 1_000

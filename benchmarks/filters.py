@@ -51,8 +51,9 @@ from benchmarks.filter_columns import COLUMNS, SHAPES, Columns, FilterLake, Shap
 from benchmarks.lake import STORAGE, Lake, held_out
 from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ops.cache.cache_settings import DIRECTORY as SHARD_CACHE
-from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.search import IndexReader, open_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.reader import IndexReader
 
 K = 10
 _WARM_UP = 10

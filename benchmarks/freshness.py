@@ -28,8 +28,8 @@ import numpy as np
 from benchmarks.lake import STORAGE, Lake, properties_in
 from benchmarks.simulated_vectors import SimulatedVectors, prepare
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.search import open_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.search.opening import open_index
 from tests.orchestration.deployment import deployed
 
 K = 10

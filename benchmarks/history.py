@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import icepuffin
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.orchestration.instance import open_instance
 from tests.orchestration.backlog import Backlog, Daemon, make_backlog
 

@@ -26,10 +26,12 @@ from icepuffin.ops.binding import bindings
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.binding.expiration import expire_packs
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.index import IndexDefinition, IndexReport, materialize_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.index_materialization import materialize_index
+from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.search import open_exact, open_index
+from icepuffin.ops.search.opening import open_exact, open_index
 from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage, relative_to
 from icepuffin.ops.table.live_files import live_files

@@ -41,7 +41,7 @@ from benchmarks.lake import Lake, fresh, measured
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.binding.measurements import measured_versions
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.rates import Amounts, default_seconds
 from icepuffin.ops.table.live_files import live_files
 

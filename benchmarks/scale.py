@@ -55,8 +55,9 @@ from icepuffin.ann_kernels.blas_threads import one_blas_thread
 from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ops.cache.cache_settings import DIRECTORY as SHARD_CACHE
 from icepuffin.ops.cache.cache_settings import DISK_MB, LAYOUT, LAYOUTS
-from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.search import IndexReader, open_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.reader import IndexReader
 
 KS = (10, 100)
 _TIES = 28

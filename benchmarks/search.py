@@ -30,10 +30,11 @@ from icepuffin.ann_kernels.distances.top_k import exact_top_k
 from icepuffin.ann_kernels.graphs.graph_search import Searcher
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.cache.cache_settings import DIRECTORY as SHARD_CACHE
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.versions.version_reader import open_version
-from icepuffin.ops.search import IndexReader, open_index
 from icepuffin.ops.search.indexed.loaded_version import load_version
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.table.live_files import live_files
 
 K = 10

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.lake import Lake
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from tests.services.jars import ICEBERG_SPARK
 from tests.services.rest import rest_catalog
 from tests.services.spark import spark_session

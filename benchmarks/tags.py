@@ -38,8 +38,10 @@ from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ann_kernels.distances.top_k import exact_top_k
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache.cache_settings import DIRECTORY as SHARD_CACHE
-from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.search import IndexReader, SearchResult, open_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.search.result import SearchResult
 
 K = 10
 _TAGS, _PER_ROW, _CLUSTERS = 50_000, 10, 100

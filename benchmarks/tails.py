@@ -30,8 +30,10 @@ from benchmarks.lake import STORAGE, Lake
 from benchmarks.simulated_vectors import SimulatedVectors, prepare
 from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ops.cache import CacheSettings, use_settings
-from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.search import IndexReader, SearchResult, open_exact, open_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.search.result import SearchResult
 
 K = 10
 DEFINITION = IndexDefinition(name="bench", column="embedding", metric="l2", target_recall=0.0)

@@ -21,9 +21,10 @@ import numpy.typing as npt
 from benchmarks.lake import STORAGE, Lake
 from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ops.cache.cache_settings import DIRECTORY as SHARD_CACHE
-from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.search import IndexReader, open_exact, open_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.search.measured.tuning_run import TARGETS, tune
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.reader import IndexReader
 
 _TOLERANCE = 1e-6
 """Largest relative difference of distances that are equal but for rounding"""

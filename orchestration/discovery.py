@@ -12,8 +12,7 @@ from pyiceberg.table import Table
 from icepuffin.assets.spec import TableSpec, is_plain, is_within, mark_of, node, slug
 from icepuffin.assets.table_settings import IndexSettings, TableSettings
 from icepuffin.ops.errors import IcepuffinError, faults_of
-from icepuffin.ops.index import list_definitions
-from icepuffin.ops.index.definitions.ddl import find_definition, later_definitions
+from icepuffin.ops.index.definitions.ddl import find_definition, later_definitions, list_definitions
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition, find_name_clash
 from icepuffin.ops.resources import Catalogs, is_pattern
 

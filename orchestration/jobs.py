@@ -15,7 +15,7 @@ from icepuffin.assets.pools import free_pool, limit_pool
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.index import rebuild_tombstoned_shards
+from icepuffin.ops.index.index_materialization import rebuild_tombstoned_shards
 from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.runs.index_runs import current_definition, ensure_defined

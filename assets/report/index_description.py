@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bound_versions import DerivedVersion
-from icepuffin.ops.index import NotAnIndexError
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.errors import NotAnIndexError
 from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag
 from icepuffin.ops.index.versions.tuning_record import TuningError, TuningRecord, find_record

@@ -14,7 +14,7 @@ from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.catalog.read_restrictions import require_table
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import ArgumentError, faults_of
-from icepuffin.ops.index import list_definitions
+from icepuffin.ops.index.definitions.ddl import list_definitions
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.table.snapshots import table_name
 

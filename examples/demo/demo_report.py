@@ -17,7 +17,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.messages import readable_seconds
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.presentation import Grid
-from icepuffin.ops.search import open_exact, open_index
+from icepuffin.ops.search.opening import open_exact, open_index
 from icepuffin.ops.theta.ndv import read_ndv
 from icepuffin.orchestration.cli.output import print_grid
 from icepuffin.orchestration.engines import catalogs_of

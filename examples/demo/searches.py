@@ -11,7 +11,7 @@ from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.presentation import Grid
 from icepuffin.ops.resources import Catalogs
 from icepuffin.ops.rows.vector_column import exact_vectors
-from icepuffin.ops.search import open_index
+from icepuffin.ops.search.opening import open_index
 from icepuffin.orchestration.cli.output import print_grid
 from icepuffin.orchestration.settings import Settings
 

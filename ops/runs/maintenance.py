@@ -16,10 +16,10 @@ from icepuffin.ops.binding.files_folder import folder_of
 from icepuffin.ops.catalog.read_restrictions import require_table
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import faults_of
-from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.definitions.ddl import defined_names
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.index.planning.index_report import GcReport
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.index.upkeep.retention_plan import (
     ExpiredVersion,
     carry_out_retention,

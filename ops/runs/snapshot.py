@@ -12,8 +12,10 @@ from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.catalog.read_restrictions import require_table
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.index import IndexReport, list_definitions, load_definition, materialize_index
+from icepuffin.ops.index.definitions.ddl import list_definitions, load_definition
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.index_materialization import materialize_index
+from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.presentation import Grid, Presentation
 from icepuffin.ops.runs.index_runs import ensure_defined

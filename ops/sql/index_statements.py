@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.index import create_index, drop_index, list_definitions, load_definition
+from icepuffin.ops.index.definitions.ddl import create_index, drop_index, list_definitions, load_definition
 from icepuffin.ops.index.definitions.index_definition import COLUMN_LISTS, INDEX_PARAMETERS, IndexDefinition
 from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.index.upkeep.index_states import list_indexes

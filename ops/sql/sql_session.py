@@ -24,8 +24,9 @@ from icepuffin.ops.catalog.redaction import other_reason, without_values
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.filters.predicate import RowPredicate
-from icepuffin.ops.index import IndexDefinition, list_definitions
+from icepuffin.ops.index.definitions.ddl import list_definitions
 from icepuffin.ops.index.definitions.definition_columns import resolve_column
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import DRIVER_ONLY_ROWS, IN_PROCESS_MB, StorageConfig
@@ -60,7 +61,8 @@ from icepuffin.ops.table.snapshots import ref_snapshot_id, schema_at, with_zone
 from icepuffin.ops.tasks.task_runner import LocalRunner, TaskRunner
 
 if TYPE_CHECKING:
-    from icepuffin.ops.search import IndexReader, SearchResult
+    from icepuffin.ops.search.reader import IndexReader
+    from icepuffin.ops.search.result import SearchResult
 
 _READERS = 8
 _MAX_DIGITS_OF_AN_ID = 20
@@ -300,7 +302,7 @@ class SqlSession:
     def _open_reader(
         self, statement: Nearest, table: Table, index: IndexDefinition | None, storage: StorageConfig
     ) -> "IndexReader":
-        from icepuffin.ops.search import open_exact, open_index  # noqa: PLC0415  kernels, where something is searched
+        from icepuffin.ops.search.opening import open_exact, open_index  # noqa: PLC0415  kernels, where something is searched
 
         if index is None:
             return open_exact(

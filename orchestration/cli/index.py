@@ -119,8 +119,7 @@ def create_command(context: TableContext, /, *, yes: bool, **options: Any) -> No
     Example:
       icepuffin index create demo.packages --name embedding --column embedding --target-recall 0.95
     """
-    from icepuffin.ops.index import create_index
-    from icepuffin.ops.index.definitions.ddl import index_changes
+    from icepuffin.ops.index.definitions.ddl import create_index, index_changes
 
     definition = _new_definition(**options)
     if definition.name in context.settings.indexes:
@@ -406,7 +405,7 @@ def drop_command(context: TableContext, /, name: str, *, yes: bool) -> None:
     Example:
       icepuffin index drop demo.packages embedding
     """
-    from icepuffin.ops.index import drop_index
+    from icepuffin.ops.index.definitions.ddl import drop_index
     from icepuffin.ops.index.definitions.index_definition import DefinitionError
 
     with suppress(DefinitionError):  # an index whose properties are wrong can be dropped as well

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from icepuffin.ops.index.definitions.index_definition import IndexDefinition
-    from icepuffin.ops.search import IndexReader, SearchResult
-    from icepuffin.ops.search.result import Certificate
+    from icepuffin.ops.search.reader import IndexReader
+    from icepuffin.ops.search.result import Certificate, SearchResult
 
 _COUNT = click.IntRange(min=1)
 _VALUE_WIDTH = 60
@@ -171,7 +171,7 @@ def command(context: TableContext, arguments: SearchArguments, /) -> None:
         id_column, row = arguments.id_column, str(arguments.like_id)
         query = vector_of_row(context.table, column, row, id_column=id_column, **column_of)
     if arguments.exact or definition is None:
-        from icepuffin.ops.search import open_exact
+        from icepuffin.ops.search.opening import open_exact
 
         metric = definition.metric if definition else arguments.metric or "cosine"
         reader = open_exact(context.table, column, metric, **column_of)
@@ -195,7 +195,7 @@ def _definition(context: TableContext, arguments: SearchArguments) -> "IndexDefi
 
 
 def _open_index(context: TableContext, definition: "IndexDefinition", arguments: SearchArguments) -> "IndexReader":
-    from icepuffin.ops.search import open_index
+    from icepuffin.ops.search.opening import open_index
 
     session = context.session
     return open_index(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from icepuffin.ops.model import StorageConfig
-    from icepuffin.ops.sql import SqlResult, SqlSession
+    from icepuffin.ops.sql.sql_session import SqlResult, SqlSession
     from icepuffin.ops.tasks.task_runner import StageProgress
 
 
@@ -68,8 +68,8 @@ def _open(session: Session, catalog: str | None, bars: "StageProgress", *, spark
     """
     from icepuffin.ops.catalog.vended_config import storage_of
     from icepuffin.ops.resources import TableMissingError
-    from icepuffin.ops.sql import SqlSession
     from icepuffin.ops.sql.errors import NotIndexableError
+    from icepuffin.ops.sql.sql_session import SqlSession
 
     catalogs = session.settings.catalogs
 
@@ -107,7 +107,7 @@ def _run_with_spark(opened: "SqlSession", text: str, values: dict[str, object], 
     from pyspark.errors import AnalysisException
     from pyspark.logger import PySparkLogger
 
-    from icepuffin.ops.sql import SqlError
+    from icepuffin.ops.sql.errors import SqlError
 
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it writes the JVM's whole trace to stderr
     try:

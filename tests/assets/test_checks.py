@@ -30,7 +30,7 @@ from icepuffin.assets.table_settings import TableSettings
 from icepuffin.assets.tables import table_asset
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.catalog.vended_config import storage_of
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag
 from icepuffin.ops.model import Action
 from icepuffin.ops.recall.recall_reports import RecallReporter, RecallReports

@@ -20,7 +20,7 @@ from icepuffin.assets.metadata import (
     total_metadata,
     when_and_how,
 )
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.index_report import Estimate, IndexReport, ShardEstimate, ShardReport, VersionRecall
 from icepuffin.ops.model import Action, How, ShardId, SnapshotId
 from icepuffin.ops.recall.shard_recall import RecallBasis

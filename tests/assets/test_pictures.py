@@ -23,8 +23,8 @@ from icepuffin.assets.table_settings import TableSettings
 from icepuffin.assets.theta_sketches import sketches_metadata
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.binding.measurements import Measurement, RecallMeasurement, recall_drift, recall_history
-from icepuffin.ops.index import materialize_index
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.planning.index_report import IndexReport, VersionRecall
 from icepuffin.ops.index.versions.layout_fit import LayoutFit
 from icepuffin.ops.model import Action, How, ShardId, SnapshotId

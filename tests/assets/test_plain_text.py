@@ -8,7 +8,7 @@ from markdown_it import MarkdownIt
 
 from icepuffin.assets.metadata import bullet_list, plain_text
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.orchestration.engines import Engine
 from icepuffin.orchestration.factory import table_definitions
 from icepuffin.orchestration.settings import GarbageSettings, TableSettings

@@ -20,7 +20,8 @@ from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import StatisticsSettings, TableSettings
 from icepuffin.assets.theta_sketches import theta_sketches_asset
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.index import IndexDefinition, create_index
+from icepuffin.ops.index.definitions.ddl import create_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.index_report import IndexReport, VersionRecall
 from icepuffin.ops.index.verify.self_search_proof import SelfSearch
 from icepuffin.ops.index.versions.layout_fit import LayoutFit

@@ -76,7 +76,7 @@ def test_reads_of_parquet_are_counted(table_factory) -> None:  # type: ignore[no
     table.append(make_rows(0, 1000))
     (file,) = table.scan().plan_files()
     size = to_path(file.file.file_path).stat().st_size
-    from icepuffin.ops.search import open_exact  # noqa: PLC0415
+    from icepuffin.ops.search.opening import open_exact  # noqa: PLC0415
 
     with counted_parquet() as read:
         open_exact(table, "embedding", "l2").search(np.ones(16), 3, columns=[])

@@ -14,7 +14,7 @@ from benchmarks.scale import Plan, Report, measure, merged_nearest, nearest
 from benchmarks.simulated_vectors import BLOCK, SimulatedVectors, near_neighbors, prepare
 from benchmarks.step_costs import Meter, StepCosts, run_step
 from icepuffin.ops.cache.cache_settings import DIRECTORY, DISK_MB, LAYOUT
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from tests.selection import nightly
 
 ROWS, DIMS = 5_000, 24

@@ -8,8 +8,8 @@ import pytest
 from benchmarks import search
 from benchmarks.lake import STORAGE, Lake, held_out
 from icepuffin.ann_kernels.distances.top_k import exact_top_k
-from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.search import open_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.search.opening import open_index
 
 
 def test_a_recall_that_no_beam_reaches_is_an_error(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from pyiceberg.table import Table
 from icepuffin.ops.binding.commit import _no_answer
 from icepuffin.ops.binding.errors import BindingError, LostRaceError
 from icepuffin.ops.errors import CatalogUnavailableError
-from icepuffin.ops.index import collect_garbage
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.snapshots import UnknownSnapshotError

@@ -18,7 +18,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.cache import CacheSettings, use_settings
-from icepuffin.ops.search import open_exact
+from icepuffin.ops.search.opening import open_exact
 from icepuffin.ops.storage import normalize, open_storage
 from icepuffin.ops.theta.build_id import sealed_as
 from icepuffin.ops.theta.statistics_slot import listed_thetas, read_sketches

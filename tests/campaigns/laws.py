@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from icepuffin.ops.binding.bound_versions import index_versions, sketch_versions
-from icepuffin.ops.index import collect_garbage
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.table.snapshots import data_snapshots
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta.ndv import read_ndv

@@ -17,7 +17,8 @@ import pytest
 
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.index import materialize_index, new_version, refresh
+from icepuffin.ops.index import new_version, refresh
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.puffin.errors import PuffinError
 from tests.campaigns.budget import BrokenPromiseError, Budget

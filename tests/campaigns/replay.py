@@ -27,9 +27,9 @@ from icepuffin.ops.binding import bindings
 from icepuffin.ops.binding.bound_versions import index_versions, tag_target
 from icepuffin.ops.binding.errors import LostRaceError
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.index import collect_garbage
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.index.versions import index_packs
-from icepuffin.ops.search import open_index
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.table.blob_kind import index_tag
 from icepuffin.ops.table.snapshots import data_snapshots
 from tests.campaigns.budget import BrokenPromiseError, Budget

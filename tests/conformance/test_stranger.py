@@ -22,7 +22,8 @@ from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.recall.curves import widths
-from icepuffin.ops.search import Coverage, open_index
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import is_derived

@@ -16,7 +16,8 @@ from examples.demo.history import DemoDataError, load_rows
 from examples.demo.local_sensor import LocalRun
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.errors import BindingError
-from icepuffin.ops.index import IndexDefinition, create_index
+from icepuffin.ops.index.definitions.ddl import create_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.model import SnapshotId
 from tests.conftest import ROWS, make_rows, queries
 from tests.ops.index.comparison import index_head

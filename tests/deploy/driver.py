@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from icepuffin.ann_kernels.graphs.vamana import Graph
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.runs.index_runs import refresh_index
-from icepuffin.ops.search import open_index
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.spark import task_placement
 from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.tasks.scatter import scatter

@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 
 import icepuffin
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.index import drop_index
+from icepuffin.ops.index.definitions.ddl import drop_index
 from icepuffin.ops.storage.local_storage import to_path
 from tests.conftest import make_rows, queries
 from tests.deploy.cluster import Cluster, environment_without_the_project, standalone_cluster

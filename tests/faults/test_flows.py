@@ -16,8 +16,10 @@ import pytest
 from icepuffin.ops.cache.cache_settings import CacheSettings
 from icepuffin.ops.cache.shard_cache import use_settings
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.index import collect_garbage, drop_index
-from icepuffin.ops.search import IndexReader, open_index
+from icepuffin.ops.index.definitions.ddl import drop_index
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.storage.s3 import S3Storage
 from icepuffin.ops.table.snapshots import is_derived

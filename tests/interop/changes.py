@@ -11,8 +11,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.types import DoubleType
 
-from icepuffin.ops.index import IndexDefinition, IndexReport, materialize_index
-from icepuffin.ops.search import SearchResult, open_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.index_materialization import materialize_index
+from icepuffin.ops.index.planning.index_report import IndexReport
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.result import SearchResult
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from tests.conftest import STORAGE, queries, vectors_of
 

@@ -28,7 +28,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.binding.statistics import find_statistics
-from icepuffin.ops.index import materialize_index
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.blob_kind import index_tag

@@ -10,8 +10,9 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from icepuffin.ops.binding import bindings
 from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions, tag_target
-from icepuffin.ops.index import Action, create_index, drop_index
+from icepuffin.ops.index.definitions.ddl import create_index, drop_index
 from icepuffin.ops.index.versions import index_packs
+from icepuffin.ops.model import Action
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.format_versions import UnsupportedFormatError
 from icepuffin.ops.table.live_files import EqualityDeletesError

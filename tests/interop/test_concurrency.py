@@ -18,7 +18,9 @@ from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.binding.errors import LostRaceError, UnknownOutcomeError
 from icepuffin.ops.catalog import time_limits
 from icepuffin.ops.errors import CatalogUnavailableError
-from icepuffin.ops.index import IndexReport, collect_garbage, materialize_index
+from icepuffin.ops.index.index_materialization import materialize_index
+from icepuffin.ops.index.planning.index_report import IndexReport
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext

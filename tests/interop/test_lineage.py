@@ -9,9 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 
-from icepuffin.ops.index import IndexDefinition, create_index, load_definition, moved_rows
+from icepuffin.ops.index import moved_rows
+from icepuffin.ops.index.definitions.ddl import create_index, load_definition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.model import LiveFile
-from icepuffin.ops.search import Coverage
+from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.matching.match_hashes import HashTask, hash_files
 from icepuffin.ops.tasks.matching.match_lineage import row_versions

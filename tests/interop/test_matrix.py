@@ -11,9 +11,10 @@ from pyiceberg.table import Table
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import tag_target
-from icepuffin.ops.index import Action, materialize_index
-from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.search import Coverage, open_exact, open_index
+from icepuffin.ops.index.index_materialization import materialize_index
+from icepuffin.ops.model import Action, StorageConfig
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta.ndv import read_ndv

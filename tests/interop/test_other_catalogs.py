@@ -20,10 +20,11 @@ from icepuffin.ops.binding.errors import UnsupportedCatalogError
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import CatalogUnavailableError
-from icepuffin.ops.index import Action, collect_garbage, create_index
+from icepuffin.ops.index.definitions.ddl import create_index
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.index.versions import index_packs
-from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.search import Coverage
+from icepuffin.ops.model import Action, StorageConfig
+from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.storage import RefusedError, open_storage
 from icepuffin.ops.theta.ndv import read_ndv
 from tests.conftest import ROWS, make_rows

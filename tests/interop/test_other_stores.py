@@ -13,9 +13,12 @@ from pyiceberg.table import Table
 from icepuffin.ops.binding.bound_versions import index_versions, tag_target
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.vended_config import storage_of
-from icepuffin.ops.index import Action, collect_garbage, create_index, materialize_index
+from icepuffin.ops.index.definitions.ddl import create_index
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.planning.index_report import IndexReport
-from icepuffin.ops.search import open_exact, open_index
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
+from icepuffin.ops.model import Action
+from icepuffin.ops.search.opening import open_exact, open_index
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.task_runner import LocalRunner, Progress, RunContext
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import Catalog
 
-from icepuffin.ops.index import IndexDefinition, create_index, load_definition
+from icepuffin.ops.index.definitions.ddl import create_index, load_definition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.sql.sql_session import SqlSession
 from tests.conftest import STORAGE
 from tests.interop.changes import Lake

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import Catalog
 
-from icepuffin.ops.index import IndexDefinition, create_index, load_definition
-from icepuffin.ops.search import Coverage
+from icepuffin.ops.index.definitions.ddl import create_index, load_definition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.table.live_files import live_files
 from tests.draws import amount
 from tests.interop import changes as by

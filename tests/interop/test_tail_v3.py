@@ -7,9 +7,11 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 
-from icepuffin.ops.index import IndexDefinition, create_index, load_definition
+from icepuffin.ops.index.definitions.ddl import create_index, load_definition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.model import DeleteKind
-from icepuffin.ops.search import Coverage, SearchResult, open_index
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.result import Coverage, SearchResult
 from icepuffin.ops.table.live_files import live_files
 from tests.conftest import STORAGE, queries
 from tests.interop.changes import DIMS, K, Lake

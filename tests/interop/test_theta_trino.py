@@ -12,7 +12,7 @@ from pyiceberg.table import StaticTable, Table
 from pyiceberg.types import DecimalType, LongType, NestedField, StringType, TimestamptzType
 
 import icepuffin
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.table.blob_kind import index_tag
 from icepuffin.ops.tasks.task_runner import RunContext

@@ -11,9 +11,10 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.index import Action, IndexReport, materialize_index
+from icepuffin.ops.index.index_materialization import materialize_index
+from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.index.versions import index_packs
-from icepuffin.ops.model import DeleteKind
+from icepuffin.ops.model import Action, DeleteKind
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.row_deletes import deleted_positions

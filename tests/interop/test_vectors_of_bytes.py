@@ -10,9 +10,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import BinaryType, FixedType, LongType, NestedField
 
-from icepuffin.ops.index import create_index
-from icepuffin.ops.search import open_index
-from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.index.definitions.ddl import create_index
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.sql.sql_session import SqlSession
 from tests.conftest import STORAGE, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
 

@@ -9,10 +9,10 @@ import pytest
 
 from examples.demo.local_sensor import tick
 from icepuffin.ops.catalog.vended_config import storage_of
-from icepuffin.ops.index import materialize_index
-from icepuffin.ops.search import open_index
+from icepuffin.ops.index.index_materialization import materialize_index
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.spark.spark_runner import SparkRunner
-from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.sql.sql_session import SqlSession
 from icepuffin.ops.tasks.task_runner import Progress, RunContext
 from icepuffin.orchestration.cli import main
 from icepuffin.orchestration.instance import open_instance

@@ -27,9 +27,12 @@ from pyiceberg.types import (
 )
 
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.index import IndexDefinition, create_index, load_definition, materialize_index
+from icepuffin.ops.index.definitions.ddl import create_index, load_definition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.verify.integrity import check_integrity
-from icepuffin.ops.search import Coverage, open_exact, open_index
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.table.snapshots import is_derived
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches

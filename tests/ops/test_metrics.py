@@ -11,7 +11,7 @@ from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
 from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.errors import CatalogUnavailableError
-from icepuffin.ops.index import create_index
+from icepuffin.ops.index.definitions.ddl import create_index
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.metrics import (
     ABOUT,
@@ -22,7 +22,7 @@ from icepuffin.ops.metrics import (
     metrics,
     table_samples,
 )
-from icepuffin.ops.search import open_index
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.storage.local_storage import to_path
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head

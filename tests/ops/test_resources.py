@@ -38,8 +38,8 @@ from icepuffin.ops.resources import (
 )
 from icepuffin.ops.runs.index_runs import refresh_index
 from icepuffin.ops.spark.spark_runner import SparkRunner
-from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.sql.errors import UnknownTableError
+from icepuffin.ops.sql.sql_session import SqlSession
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.blob_kind import SCRATCH_TABLES
 from icepuffin.ops.table.format_versions import UnsupportedFormatError

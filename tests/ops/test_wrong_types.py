@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.index import IndexDefinition, create_index, drop_index
+from icepuffin.ops.index.definitions.ddl import create_index, drop_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.upkeep.index_states import list_indexes
 from icepuffin.ops.metrics import metrics
 from icepuffin.ops.model import StorageConfig
@@ -17,9 +18,9 @@ from icepuffin.ops.runs.index_verification import verify
 from icepuffin.ops.runs.maintenance import gc
 from icepuffin.ops.runs.refresh_plan import plan
 from icepuffin.ops.runs.snapshot import refresh
-from icepuffin.ops.search import open_exact, open_index
+from icepuffin.ops.search.opening import open_exact, open_index
 from icepuffin.ops.spark.spark_runner import SparkRunner
-from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.sql.sql_session import SqlSession
 from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.theta.ndv import read_ndv
 from icepuffin.orchestration.component import build_defs

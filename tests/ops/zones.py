@@ -17,10 +17,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.index import create_index
-from icepuffin.ops.search import open_exact
+from icepuffin.ops.index.definitions.ddl import create_index
+from icepuffin.ops.search.opening import open_exact
 from icepuffin.ops.spark.table_function import register_vector_search
-from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.sql.sql_session import SqlSession
 from icepuffin.ops.table.snapshots import resolve_snapshot
 from icepuffin.orchestration.cli import group
 from tests.conftest import ROWS, STORAGE, make_rows

@@ -11,7 +11,7 @@ import pytest
 
 import icepuffin
 from icepuffin.ops.errors import IcepuffinError, TableFaultError, faults_of
-from icepuffin.ops.index import create_index
+from icepuffin.ops.index.definitions.ddl import create_index
 from icepuffin.orchestration.cli import main
 from icepuffin.orchestration.discovery import list_tables
 from icepuffin.orchestration.engines import catalogs_of

@@ -11,7 +11,8 @@ from dagster._core.test_utils import create_run_for_test
 
 import icepuffin
 from icepuffin.assets import ann_index
-from icepuffin.ops.index import IndexDefinition, create_index
+from icepuffin.ops.index.definitions.ddl import create_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.orchestration.overrides import SettingsError
 from icepuffin.orchestration.processes import run_process_executor
 from tests.orchestration.lake import Lake, make_lake

@@ -10,8 +10,8 @@ from pyiceberg.types import FloatType, ListType
 
 import icepuffin
 from icepuffin.assets.partitions import partitions_name
-from icepuffin.ops.index import IndexDefinition, create_index, drop_index
-from icepuffin.ops.index.definitions.ddl import defined_names
+from icepuffin.ops.index.definitions.ddl import create_index, defined_names, drop_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.current_versions import find_field_id
 from icepuffin.orchestration.cli import main
 from icepuffin.orchestration.discovery import indexes_of, table_spec

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from icepuffin.assets.newest_snapshots import SnapshotEntry
 from icepuffin.assets.table_settings import TableSettings
-from icepuffin.ops.index import DefinitionError, IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
 from icepuffin.ops.index.planning.index_report import Estimate, GcReport, IndexReport, ShardEstimate, VersionRecall
 from icepuffin.ops.index.upkeep.freshness import FreshnessLag
 from icepuffin.ops.index.upkeep.retention_plan import ExpiredVersion

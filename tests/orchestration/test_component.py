@@ -20,7 +20,8 @@ from dagster.components.scaffold.scaffold import NoParams, get_scaffolder
 
 import icepuffin
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.index import IndexDefinition, create_index
+from icepuffin.ops.index.definitions.ddl import create_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.resources import Catalogs
 from icepuffin.orchestration.component import SettingsComponent
 from icepuffin.orchestration.overrides import SettingsError

@@ -14,8 +14,8 @@ import pytest
 from examples.demo.local_sensor import tick
 from icepuffin.assets.spec import AssetAttributes, TableSpec, mark_of
 from icepuffin.assets.table_settings import IndexSettings, TableSettings
-from icepuffin.ops.index import IndexDefinition, create_index, drop_index, list_definitions
-from icepuffin.ops.index.definitions.index_definition import CHECKS, DefinitionError
+from icepuffin.ops.index.definitions.ddl import create_index, drop_index, list_definitions
+from icepuffin.ops.index.definitions.index_definition import CHECKS, DefinitionError, IndexDefinition
 from icepuffin.ops.resources import Catalogs
 from icepuffin.orchestration import definitions as entry_point
 from icepuffin.orchestration import factory

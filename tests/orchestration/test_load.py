@@ -19,7 +19,7 @@ from pyiceberg.table.snapshots import Summary
 import icepuffin
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.ops.binding import bindings
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.version_plan import MAX_BASES
 from icepuffin.ops.index.versions.version_sizes import VersionSizes
 from icepuffin.ops.resources import AWAY_SECONDS

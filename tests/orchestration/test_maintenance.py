@@ -15,12 +15,13 @@ from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import DerivedVersion, TagTakenError, index_versions
 from icepuffin.ops.binding.errors import BindingError
-from icepuffin.ops.index import IndexDefinition, create_index
+from icepuffin.ops.index.definitions.ddl import create_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.index.planning.index_report import GcReport
 from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.search import open_exact, open_index
+from icepuffin.ops.search.opening import open_exact, open_index
 from icepuffin.ops.storage.local_storage import LocalStorage, to_path
 from icepuffin.orchestration import jobs
 from icepuffin.orchestration.factory import build

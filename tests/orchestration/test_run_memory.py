@@ -16,7 +16,8 @@ from pyiceberg.table import Table
 
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.index import IndexDefinition, create_index
+from icepuffin.ops.index.definitions.ddl import create_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 
 pytestmark = pytest.mark.skipif(os.environ.get("ICEPUFFIN_RUN_MEMORY") != "1", reason="ICEPUFFIN_RUN_MEMORY is not 1")
 ROWS, DIMS = 150_000, 192

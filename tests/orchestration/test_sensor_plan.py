@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.orchestration.sensor import sensor_definition
 from icepuffin.orchestration.sensor.sensor_plan import (
     Policy,

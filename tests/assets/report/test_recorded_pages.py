@@ -13,7 +13,7 @@ from icepuffin.assets.report.svg_charts import Axes, Bar, Point, bar_chart, line
 from icepuffin.assets.report.table_report import Shortfall, TableReport
 from icepuffin.assets.report.value_counts import ValueCounts
 from icepuffin.ops.binding.bound_versions import BoundPack, DerivedVersion
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.upkeep.freshness import FreshnessLag
 from icepuffin.ops.index.versions.tuning_record import TuningRecord
 from icepuffin.ops.model import ShardId, SnapshotId

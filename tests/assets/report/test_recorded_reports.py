@@ -18,7 +18,7 @@ from icepuffin.assets.report.table_report import table_report
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import StatisticsSettings, TableSettings
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.versions.tuning_record import PREFIX
 from icepuffin.ops.table.snapshots import data_snapshots
 from tests.conformance.golden_files import GOLDEN, INDEX, golden_table

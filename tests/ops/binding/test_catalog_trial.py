@@ -10,7 +10,8 @@ import pytest
 from icepuffin.ops.binding import catalog_trial
 from icepuffin.ops.binding.bound_versions import tag_target
 from icepuffin.ops.binding.errors import UnsupportedCatalogError
-from icepuffin.ops.index import Action, create_index
+from icepuffin.ops.index.definitions.ddl import create_index
+from icepuffin.ops.model import Action
 from icepuffin.ops.resources import Catalogs
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches

@@ -17,7 +17,8 @@ from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.binding.expiration import expire_derived
 from icepuffin.ops.binding.files_folder import FOLDER_PROPERTY, FilesFolder, remember_folder
 from icepuffin.ops.binding.statistics import find_statistics
-from icepuffin.ops.index import collect_garbage, create_index
+from icepuffin.ops.index.definitions.ddl import create_index
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.index.versions.exported_metadata import export_metadata
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.storage import RefusedError, open_storage

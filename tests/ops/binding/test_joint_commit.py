@@ -11,7 +11,8 @@ from pyiceberg.table import Table
 from icepuffin.ops.binding import joint_commit
 from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions, sketch_versions
 from icepuffin.ops.binding.commit import CommitOutcome
-from icepuffin.ops.index import create_index, new_version
+from icepuffin.ops.index import new_version
+from icepuffin.ops.index.definitions.ddl import create_index
 from icepuffin.ops.index.errors import GateFailedError
 from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.runs import snapshot

@@ -12,9 +12,10 @@ from icepuffin.ann_kernels.codes.four_bit_quantization import FourBitCodes
 from icepuffin.ann_kernels.graphs.graph import PackedGraph
 from icepuffin.ops.cache import CacheSettings, ShardCache
 from icepuffin.ops.cache.cache_settings import LAYOUT, PREFETCH
-from icepuffin.ops.index import IndexDefinition, materialize_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.process.memory import memory_bytes
-from icepuffin.ops.search import open_index
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.shards.shard_keys import is_compact, walked_bytes
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from tests.conftest import STORAGE, make_rows, queries

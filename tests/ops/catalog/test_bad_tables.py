@@ -14,10 +14,12 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding import bindings
 from icepuffin.ops.binding.bound_versions import index_versions, tag_target
 from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError
-from icepuffin.ops.index import IndexReport, materialize_index
+from icepuffin.ops.index.index_materialization import materialize_index
+from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.rows.datafile import DataFileError
-from icepuffin.ops.search import Coverage, open_exact, open_index
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.storage import AccessError, open_storage
 from icepuffin.ops.table import manifests
 from icepuffin.ops.table.live_files import ManifestError, live_files

@@ -24,8 +24,10 @@ from icepuffin.ops.binding import bindings
 from icepuffin.ops.binding.bound_versions import TagTakenError, index_versions, own_tags, tag_target
 from icepuffin.ops.binding.derived_snapshots import NewPack
 from icepuffin.ops.binding.errors import BindingError, LostRaceError, UnsupportedCatalogError
-from icepuffin.ops.index import Action, create_index, drop_index, list_definitions, plan_version
+from icepuffin.ops.index.definitions.ddl import create_index, drop_index, list_definitions
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy
+from icepuffin.ops.index.planning.version_plan import plan_version
+from icepuffin.ops.model import Action
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.table.blob_kind import LASTING_MS
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots, is_derived, resolve_snapshot

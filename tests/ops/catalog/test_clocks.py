@@ -14,7 +14,8 @@ from icepuffin.ops.binding.commit import require_clock
 from icepuffin.ops.binding.derived_snapshots import NewPack
 from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.binding.statistics import find_statistics
-from icepuffin.ops.index import IndexDefinition, create_index, drop_index
+from icepuffin.ops.index.definitions.ddl import create_index, drop_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.storage.local_storage import to_path
 from tests.conftest import make_rows
 from tests.ops.catalog.bindings import binding, register_statistics

@@ -23,7 +23,8 @@ from icepuffin.ops.binding.errors import LostRaceError, UnknownOutcomeError, Uns
 from icepuffin.ops.binding.expiration import expire_derived, expire_packs
 from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.errors import CatalogUnavailableError
-from icepuffin.ops.index import collect_garbage, materialize_index
+from icepuffin.ops.index.index_materialization import materialize_index
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.blob_kind import pack_tag
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots

@@ -13,8 +13,8 @@ from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import TableSettings
 from icepuffin.ops.errors import TableFaultError
-from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.table.snapshots import data_snapshots, hides_snapshots
 from icepuffin.orchestration.sensor.sensor_definition import evaluate

@@ -20,10 +20,10 @@ from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.cache import ShardKey, process_cache
 from icepuffin.ops.catalog.stored_file_io import current_io
 from icepuffin.ops.catalog.vended_config import storage_of
-from icepuffin.ops.index import materialize_index
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.index.versions.version_reader import open_version
-from icepuffin.ops.search import open_exact, open_index
+from icepuffin.ops.search.opening import open_exact, open_index
 from icepuffin.ops.storage import AccessError, StorageError, credentials, open_storage, principal
 from icepuffin.ops.storage.credentials import RemoteSigningError
 from icepuffin.ops.storage.s3 import S3Storage

@@ -17,7 +17,7 @@ from icepuffin.ops.binding.bound_versions import index_versions, tag_target
 from icepuffin.ops.binding.derived_snapshots import NewPack
 from icepuffin.ops.binding.expiration import expire_derived
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.index import create_index, drop_index
+from icepuffin.ops.index.definitions.ddl import create_index, drop_index
 from icepuffin.ops.index.definitions.index_definition import DefinitionError
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.runs.maintenance import collect_table_garbage

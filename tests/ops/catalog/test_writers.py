@@ -20,8 +20,10 @@ from icepuffin.ops.binding.derived_snapshots import NewPack
 from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.binding.expiration import expire_derived
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.index import Action, create_index, drop_index, materialize_index, rebuild_tombstoned_shards
+from icepuffin.ops.index.definitions.ddl import create_index, drop_index
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
+from icepuffin.ops.index.index_materialization import materialize_index, rebuild_tombstoned_shards
+from icepuffin.ops.model import Action
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.snapshots import ancestor_ids, data_snapshots

@@ -7,7 +7,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.index import create_index
+from icepuffin.ops.index.definitions.ddl import create_index
 from tests.conftest import ROWS, make_rows
 from tests.ops.index.comparison import DEFINITION
 from tests.services.vending import Vending

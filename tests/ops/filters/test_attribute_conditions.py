@@ -63,18 +63,22 @@ from icepuffin.ops.filters.distinct_values import DistinctValues
 from icepuffin.ops.filters.list_predicate import ArrayContains
 from icepuffin.ops.filters.matches import Matches, find_matches
 from icepuffin.ops.filters.predicate import RowPredicate
-from icepuffin.ops.index import DefinitionError, IndexDefinition, create_index, load_definition, materialize_index
+from icepuffin.ops.index.definitions.ddl import create_index, load_definition
 from icepuffin.ops.index.definitions.definition_columns import resolve_columns
+from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
 from icepuffin.ops.index.files import attribute_blobs as attributes
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.planning.version_plan import plan_version
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions.version_reader import OpenVersion, open_version, read_attribute_blob, without_files
 from icepuffin.ops.model import Action, FileNumber, FileSlot, LiveFile, LiveFiles, SnapshotId
 from icepuffin.ops.rows import attributes as kept_values
 from icepuffin.ops.runs.index_runs import ensure_defined
-from icepuffin.ops.search import Coverage, IndexReader, open_index
 from icepuffin.ops.search.errors import FilterError
 from icepuffin.ops.search.indexed.loaded_version import load_version
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.sql.sql_session import SqlSession
 from icepuffin.ops.storage import StorageError, relative_to
 from icepuffin.ops.storage.local_storage import to_path

@@ -14,10 +14,11 @@ from pyiceberg.table import Table
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.filters import attribute_values
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.process.process_budget import TAIL_MEMORY
 from icepuffin.ops.rows.datafile import DataFileError
-from icepuffin.ops.search import IndexReader, open_index
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from tests.conftest import DIMS, STORAGE, make_rows, queries

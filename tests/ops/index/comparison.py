@@ -5,9 +5,12 @@ import pyarrow as pa
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.index import IndexDefinition, IndexReport, materialize_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.index_materialization import materialize_index
+from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.model import ObjectRange, StorageConfig, StoredShard
-from icepuffin.ops.search import SearchResult, open_exact, open_index
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.result import SearchResult
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from tests.conftest import STORAGE, queries

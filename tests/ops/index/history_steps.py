@@ -2,7 +2,7 @@
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.index import IndexReport
+from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.index.planning.work_bounds import RefreshBounds
 from icepuffin.ops.model import Action
 from icepuffin.ops.table.snapshots import data_snapshots

@@ -18,8 +18,12 @@ from pyiceberg.types import FloatType, ListType
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.expiration import expire_packs
-from icepuffin.ops.index import IndexDefinition, collect_garbage, create_index, drop_index
-from icepuffin.ops.search import Coverage, QueryError, open_index
+from icepuffin.ops.index.definitions.ddl import create_index, drop_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
+from icepuffin.ops.search.errors import QueryError
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.result import Coverage
 from tests.conftest import STORAGE
 from tests.naive.vectors import exact_distances
 from tests.ops.index.history_steps import expire_all_that_may_be, roll_back

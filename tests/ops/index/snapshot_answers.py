@@ -12,8 +12,10 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.cache import use_settings
 from icepuffin.ops.cache.cache_settings import CacheSettings
-from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.search import Coverage, IndexReader, SearchResult, open_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.search.result import Coverage, SearchResult
 from tests.conftest import STORAGE, queries
 
 DIMS = 8

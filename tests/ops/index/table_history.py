@@ -26,13 +26,17 @@ from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.binding.errors import LostRaceError
 from icepuffin.ops.binding.expiration import expire_packs
 from icepuffin.ops.cache.cache_settings import LAYOUT
-from icepuffin.ops.index import IndexDefinition, collect_garbage, drop_index, materialize_index, refresh
+from icepuffin.ops.index import refresh
+from icepuffin.ops.index.definitions.ddl import drop_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.planning import dead_nodes
 from icepuffin.ops.index.planning.work_bounds import refresh_bounds
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.model import Action
-from icepuffin.ops.search import Coverage
+from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.shards import vector_runs
 from icepuffin.ops.table.blob_kind import SIDE_TAG_AGE_MS
 from icepuffin.ops.table.live_files import live_files

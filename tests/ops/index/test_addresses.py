@@ -12,13 +12,15 @@ from pyiceberg.table import Table
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.cache import CacheSettings, use_settings
-from icepuffin.ops.index import Action, IndexReport, drop_index
+from icepuffin.ops.index.definitions.ddl import drop_index
+from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.index.versions.version_reader import OpenVersion, open_version
-from icepuffin.ops.model import How, ObjectRange
-from icepuffin.ops.search import IndexReader, open_index
+from icepuffin.ops.model import Action, How, ObjectRange
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.search.overview import overview
+from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.task_runner import RunContext

@@ -11,8 +11,9 @@ from pyiceberg.table import Table
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.index import Action, DefinitionError, materialize_index
-from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.index.definitions.index_definition import DefinitionError
+from icepuffin.ops.index.index_materialization import materialize_index
+from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.runs.snapshot import refresh_snapshot
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.live_files import live_files

@@ -15,8 +15,10 @@ from pyiceberg.table import Table
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.arrays import F64
 from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
-from icepuffin.ops.index import CoverageError, DefinitionError, IndexDefinition, drop_index
 from icepuffin.ops.index import balls as ball_index
+from icepuffin.ops.index.definitions.ddl import drop_index
+from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
+from icepuffin.ops.index.errors import CoverageError
 from icepuffin.ops.index.index_materialization import rebuild_tombstoned_shards
 from icepuffin.ops.index.planning import index_estimate, sizes
 from icepuffin.ops.index.planning.sizes import BALL_BYTES, balls_per_file
@@ -26,10 +28,10 @@ from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions.version_reader import open_version, read_centroids
 from icepuffin.ops.metrics import index_samples
 from icepuffin.ops.model import Action, DeleteFile, FileNumber
-from icepuffin.ops.search import Coverage, open_exact, open_index
 from icepuffin.ops.search.exact.pruning import FileBalls
+from icepuffin.ops.search.opening import open_exact, open_index
 from icepuffin.ops.search.overview import overview
-from icepuffin.ops.search.result import explain
+from icepuffin.ops.search.result import Coverage, explain
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.table import equality_deletes, row_deletes
 from icepuffin.ops.table.live_files import live_files

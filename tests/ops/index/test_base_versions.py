@@ -10,12 +10,15 @@ from pyiceberg.table import Table
 
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions
-from icepuffin.ops.index import Action, IndexReport, NotAnIndexError, materialize_index
+from icepuffin.ops.index.errors import NotAnIndexError
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.planning import version_plan
+from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.index.planning.version_plan import nearest_first
 from icepuffin.ops.index.versions import version_reader
-from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.search import Coverage, open_index
+from icepuffin.ops.model import Action, SnapshotId
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.storage import ObjectMissingError, RefusedError, StorageError
 from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.table.snapshots import data_snapshots

@@ -20,32 +20,26 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.assets.ann_index import layout_result
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.index import (
-    Action,
-    DefinitionError,
-    GateFailedError,
-    IndexDefinition,
-    IndexReport,
-    collect_garbage,
-    create_index,
-    drop_index,
-    new_version,
-    refresh,
-)
-from icepuffin.ops.index.errors import ShardTooLargeError
+from icepuffin.ops.index import new_version, refresh
+from icepuffin.ops.index.definitions.ddl import create_index, drop_index
+from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
+from icepuffin.ops.index.errors import GateFailedError, ShardTooLargeError
 from icepuffin.ops.index.planning import index_estimate
 from icepuffin.ops.index.planning import version_plan as plan_module
+from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.index.planning.version_plan import VersionPlan, plan_version
 from icepuffin.ops.index.planning.work_bounds import refresh_bounds
 from icepuffin.ops.index.stages import ShardSet
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.index.vain_builds import find_vain_build
-from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.process.large_arrays import NoRoomError
 from icepuffin.ops.rows.vector_column import VectorColumnError
 from icepuffin.ops.runs.index_runs import estimate_refresh
 from icepuffin.ops.runs.refresh_plan import plan as plan_refresh
 from icepuffin.ops.runs.snapshot import refresh as refresh_all
-from icepuffin.ops.search import Coverage, open_exact, open_index
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.sql.sql_session import SqlSession
 from icepuffin.ops.storage import RefusedError, StorageError, open_storage
 from icepuffin.ops.storage.local_storage import LocalStorage

@@ -14,7 +14,7 @@ from icepuffin.ops.index.planning.changes import Changes, find_changes
 from icepuffin.ops.index.planning.version_plan import plan_version
 from icepuffin.ops.index.versions.version_format import FORMAT_VERSION
 from icepuffin.ops.model import Action
-from icepuffin.ops.search import open_index
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from tests.conftest import STORAGE, make_rows, vectors_of

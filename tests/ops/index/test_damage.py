@@ -20,26 +20,21 @@ from icepuffin.ann_kernels.graphs import bulk_build
 from icepuffin.ann_kernels.graphs.duplicates import Copies
 from icepuffin.ops.binding import bindings
 from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
-from icepuffin.ops.index import (
-    Action,
-    DefinitionError,
-    IndexDefinition,
-    IndexReport,
-    NotAnIndexError,
-    create_index,
-    load_definition,
-    materialize_index,
-)
+from icepuffin.ops.index.definitions.ddl import create_index, load_definition
+from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy
-from icepuffin.ops.index.errors import LaterReleaseError
+from icepuffin.ops.index.errors import LaterReleaseError, NotAnIndexError
+from icepuffin.ops.index.index_materialization import materialize_index
+from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.index.verify import integrity, proof
 from icepuffin.ops.index.verify.integrity import check_integrity, check_kept
 from icepuffin.ops.index.versions import index_packs, version_reader
 from icepuffin.ops.index.versions.version_reader import open_version
-from icepuffin.ops.model import LiveFile, SnapshotId
+from icepuffin.ops.model import Action, LiveFile, SnapshotId
 from icepuffin.ops.runs.maintenance import collect_table_garbage
-from icepuffin.ops.search import Coverage, open_index
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.search.overview import overview
+from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage import Storage, relative_to
 from icepuffin.ops.table.live_files import live_files

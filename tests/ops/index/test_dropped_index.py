@@ -7,7 +7,7 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops import steps
-from icepuffin.ops.index import create_index, drop_index
+from icepuffin.ops.index.definitions.ddl import create_index, drop_index
 from icepuffin.ops.index.definitions.index_definition import DefinitionError
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy
 from icepuffin.ops.runs.maintenance import collect_table_garbage

@@ -8,15 +8,18 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bound_versions import index_versions, sketch_versions, tagged_version
-from icepuffin.ops.index import Action, drop_index
+from icepuffin.ops.index.definitions.ddl import drop_index
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy
 from icepuffin.ops.index.planning.version_plan import plan_version
 from icepuffin.ops.index.verify.integrity import check_integrity, remedy
 from icepuffin.ops.index.versions import version_format
 from icepuffin.ops.index.versions.version_format import FORMAT_VERSION, build_id_of, given_up, seed_of
+from icepuffin.ops.model import Action
 from icepuffin.ops.runs.maintenance import collect_table_garbage
-from icepuffin.ops.search import Coverage, IndexUnavailableError, StalePolicy, open_index
-from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.search.errors import IndexUnavailableError
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.result import Coverage, StalePolicy
+from icepuffin.ops.sql.sql_session import SqlSession
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.snapshots import data_snapshots
 from icepuffin.ops.tasks.task_runner import RunContext

@@ -10,7 +10,7 @@ from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.errors import TableFaultError
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.search import open_exact, open_index
+from icepuffin.ops.search.opening import open_exact, open_index
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches

@@ -13,27 +13,20 @@ from pyiceberg.types import FloatType, ListType, StringType
 
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions, tag_target
-from icepuffin.ops.index import (
-    Action,
-    DefinitionError,
-    GateFailedError,
-    IndexDefinition,
-    collect_garbage,
-    create_index,
-    drop_index,
-    list_definitions,
-    load_definition,
-    materialize_index,
-    rebuild_tombstoned_shards,
-)
+from icepuffin.ops.index.definitions.ddl import create_index, drop_index, list_definitions, load_definition
+from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
+from icepuffin.ops.index.errors import GateFailedError
+from icepuffin.ops.index.index_materialization import materialize_index, rebuild_tombstoned_shards
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.index.upkeep.outcome_reports import reuse_report
 from icepuffin.ops.index.versions.version_reader import open_version
-from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.process.stage_clock import StageClock
 from icepuffin.ops.recall.shard_recall import AcrossShards, ShardRecall
 from icepuffin.ops.rows.vector_column import VectorColumnError
 from icepuffin.ops.runs.snapshot import refresh as refresh_all
-from icepuffin.ops.search import Coverage, open_index
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage, relative_to
 from icepuffin.ops.table.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, BlobKind

@@ -12,10 +12,11 @@ from pyiceberg.types import ListType, LongType
 
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.distances.recall import recalls_of
-from icepuffin.ops.index import create_index
+from icepuffin.ops.index.definitions.ddl import create_index
 from icepuffin.ops.rows.vector_column import VectorColumnError
-from icepuffin.ops.search import Coverage, open_exact, open_index
-from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.result import Coverage
+from icepuffin.ops.sql.sql_session import SqlSession
 from icepuffin.ops.table.live_files import live_files
 from tests.conftest import STORAGE
 from tests.ops.index.comparison import DEFINITION, index_head

@@ -16,8 +16,9 @@ from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.codes import rotated_quantization
 from icepuffin.ann_kernels.graphs import vamana
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.index import Action, IndexDefinition, materialize_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.files import planned_blobs
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.planning import sizes
 from icepuffin.ops.index.planning.sizes import (
     IMBALANCE,
@@ -33,6 +34,7 @@ from icepuffin.ops.index.planning.work_bounds import refresh_bounds
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.index.versions.version_reader import OpenVersion, open_version
+from icepuffin.ops.model import Action
 from icepuffin.ops.process import large_arrays
 from icepuffin.ops.process.large_arrays import NoRoomError, as_floats, concatenated, converted, new_array, rows_at
 from icepuffin.ops.shards import vector_runs

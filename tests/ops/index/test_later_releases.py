@@ -9,16 +9,18 @@ from pyiceberg.table import Table
 
 from icepuffin.assets.table_settings import TableSettings
 from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
-from icepuffin.ops.index import Action, IndexDefinition, create_index, drop_index, list_definitions, materialize_index
-from icepuffin.ops.index.definitions.index_definition import LaterDefinitionError
+from icepuffin.ops.index.definitions.ddl import create_index, drop_index, list_definitions
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition, LaterDefinitionError
 from icepuffin.ops.index.errors import LaterReleaseError
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.versions import version_format
 from icepuffin.ops.index.versions.version_format import FORMAT_VERSION, made_later
+from icepuffin.ops.model import Action
 from icepuffin.ops.runs.index_verification import verify
 from icepuffin.ops.runs.maintenance import gc
 from icepuffin.ops.runs.refresh_plan import plan
 from icepuffin.ops.runs.snapshot import refresh
-from icepuffin.ops.search import Coverage
+from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.orchestration.discovery import indexes_of
 from icepuffin.puffin.blobs import routing_blob

@@ -14,12 +14,13 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
 from icepuffin.ops.binding.measurements import Measurement
-from icepuffin.ops.index import materialize_index, moved_rows, refresh
+from icepuffin.ops.index import moved_rows, refresh
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.planning import changes, dead_nodes, version_plan
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions.version_reader import balls_by_slot, open_version
 from icepuffin.ops.model import LiveFiles
-from icepuffin.ops.search import open_index
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext

@@ -8,10 +8,11 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.index import Action, index_layout
+from icepuffin.ops.index import index_layout
 from icepuffin.ops.index.files import assembly
 from icepuffin.ops.index.versions.version_reader import open_version, read_centroids
-from icepuffin.ops.search import open_exact, open_index
+from icepuffin.ops.model import Action
+from icepuffin.ops.search.opening import open_exact, open_index
 from icepuffin.puffin.blobs import centroid_blob
 from icepuffin.puffin.blobs.centroid_blob import CentroidIndex
 from icepuffin.puffin.errors import BadCompressionError

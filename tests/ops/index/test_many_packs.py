@@ -11,12 +11,14 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bound_versions import BoundPack, index_versions, tagged_version
 from icepuffin.ops.binding.expiration import unnamed_packs
-from icepuffin.ops.index import collect_garbage, drop_index, index_layout
+from icepuffin.ops.index import index_layout
+from icepuffin.ops.index.definitions.ddl import drop_index
 from icepuffin.ops.index.definitions.index_definition import DefinitionError
 from icepuffin.ops.index.files import background_file
 from icepuffin.ops.index.index_layout import make_layout
 from icepuffin.ops.index.planning.sizes import choose_shard_count, rows_per_shard
 from icepuffin.ops.index.planning.version_plan import plan_version
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.index.versions.index_packs import (

@@ -15,14 +15,16 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.index import Action, IndexDefinition, IndexReport, materialize_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.index_materialization import materialize_index
+from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.index.planning.version_plan import VersionPlan, plan_version
 from icepuffin.ops.index.planning.work_bounds import refresh_bounds
 from icepuffin.ops.index.upkeep.freshness import index_lag
 from icepuffin.ops.index.verify.integrity import check_integrity
-from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.rows.vector_column import VectorColumnError
-from icepuffin.ops.search import Coverage
+from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.table.snapshots import find_snapshot
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from tests.conftest import STORAGE

@@ -10,9 +10,12 @@ from pyiceberg.table import Table
 from pyiceberg.types import FloatType, ListType
 
 from examples.demo.row_deletes import append_position_deletes
-from icepuffin.ops.index import Action, create_index, materialize_index
+from icepuffin.ops.index.definitions.ddl import create_index
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.planning.index_report import IndexReport
-from icepuffin.ops.search import Coverage, open_index
+from icepuffin.ops.model import Action
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from tests.conftest import STORAGE, make_rows, queries

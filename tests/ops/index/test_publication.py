@@ -15,8 +15,11 @@ from icepuffin.ops.binding.bound_versions import index_versions, tag_target
 from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit
 from icepuffin.ops.binding.derived_snapshots import tag_ref, tag_update
 from icepuffin.ops.binding.errors import BindingError, LostRaceError
-from icepuffin.ops.index import IndexReport, collect_garbage, materialize_index, new_version
+from icepuffin.ops.index import new_version
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.index_materialization import materialize_index
+from icepuffin.ops.index.planning.index_report import IndexReport
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.steps import RunStep
 from icepuffin.ops.storage import open_storage

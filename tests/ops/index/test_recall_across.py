@@ -14,7 +14,8 @@ from icepuffin.ann_kernels.distances.distance import prepare
 from icepuffin.ann_kernels.distances.top_k import exact_top_k
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.index import IndexDefinition, build, refresh
+from icepuffin.ops.index import build, refresh
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.index_layout import Layout
 from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.recall_across import draw_queries, measured_across
@@ -23,7 +24,7 @@ from icepuffin.ops.index.versions.version_reader import OpenVersion, open_versio
 from icepuffin.ops.index.versions.version_sizes import fit_of
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.recall import shard_recall
-from icepuffin.ops.search import open_exact, open_index
+from icepuffin.ops.search.opening import open_exact, open_index
 from icepuffin.ops.table.live_files import live_files
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, ids_by_query, index_head

@@ -14,12 +14,15 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.distances.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.index import Action, GateFailedError, IndexDefinition, IndexReport
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.errors import GateFailedError
 from icepuffin.ops.index.index_layout import Layout
 from icepuffin.ops.index.new_version import pass_gate
+from icepuffin.ops.index.planning.index_report import IndexReport
+from icepuffin.ops.model import Action
 from icepuffin.ops.recall.shard_recall import ShardRecall
 from icepuffin.ops.rows.vector_column import VectorColumnError
-from icepuffin.ops.search import open_index
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.search.overview import overview
 from tests.ann_kernels.data import near_duplicates
 from tests.conftest import STORAGE

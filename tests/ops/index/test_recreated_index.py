@@ -11,9 +11,11 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.cache import CacheSettings, use_settings
-from icepuffin.ops.index import collect_garbage, create_index, drop_index, materialize_index
+from icepuffin.ops.index.definitions.ddl import create_index, drop_index
+from icepuffin.ops.index.index_materialization import materialize_index
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.index.versions.version_reader import open_version
-from icepuffin.ops.search import open_index
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.puffin.blobs.routing_blob import AddressesEntry

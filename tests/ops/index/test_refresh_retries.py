@@ -17,10 +17,12 @@ from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.cache import ShardKey, process_cache
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.index import Action, IndexReport, masked_recall, materialize_index, refresh
+from icepuffin.ops.index import masked_recall, refresh
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.planning import dead_nodes
+from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.index.versions.version_reader import open_version
-from icepuffin.ops.model import StoredShard
+from icepuffin.ops.model import Action, StoredShard
 from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.storage import memory_storage as memory
 from icepuffin.ops.storage import open_storage

@@ -17,12 +17,13 @@ from pyiceberg.types import FloatType, ListType
 
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import tagged_version
-from icepuffin.ops.index import create_index, materialize_index
-from icepuffin.ops.index.definitions.ddl import load_definition
+from icepuffin.ops.index.definitions.ddl import create_index, load_definition
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.planning import version_plan
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.model import Action
-from icepuffin.ops.search import Coverage, open_exact, open_index
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import data_snapshots
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext

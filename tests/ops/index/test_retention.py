@@ -15,8 +15,9 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 from icepuffin.ops.binding import bindings
 from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions, tag_target, versions
 from icepuffin.ops.binding.expiration import expire_derived
-from icepuffin.ops.index import collect_garbage, create_index
+from icepuffin.ops.index.definitions.ddl import create_index
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.index.upkeep.retention_plan import RetentionPlan, carry_out_retention, plan_retention
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.runs.maintenance import collect_table_garbage

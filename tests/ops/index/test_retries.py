@@ -14,7 +14,10 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.index import Action, IndexDefinition, IndexReport, materialize_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.index_materialization import materialize_index
+from icepuffin.ops.index.planning.index_report import IndexReport
+from icepuffin.ops.model import Action
 from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.storage import ObjectMissingError, Storage, open_storage
 from icepuffin.ops.tasks import shard_task as shard_module

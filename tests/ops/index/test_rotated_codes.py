@@ -13,12 +13,14 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.codes.code_sizes import rotated_bytes
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.index import DefinitionError, GateFailedError, IndexDefinition, drop_index
+from icepuffin.ops.index.definitions.ddl import drop_index
+from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
+from icepuffin.ops.index.errors import GateFailedError
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.rows.vector_column import VectorColumnError
-from icepuffin.ops.search import open_exact, open_index
 from icepuffin.ops.search.measured.tuning_run import tune
+from icepuffin.ops.search.opening import open_exact, open_index
 from icepuffin.ops.search.result import explain
 from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext

@@ -9,13 +9,12 @@ from pyiceberg.table import Table
 
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.index import Action
 from icepuffin.ops.index.errors import ShardTooLargeError
 from icepuffin.ops.index.planning import sizes
 from icepuffin.ops.index.planning.sizes import choose_shard_count, max_shard_rows, rows_per_shard, sample_size
 from icepuffin.ops.index.planning.work_bounds import refresh_bounds
 from icepuffin.ops.index.versions.version_reader import open_version
-from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import find_snapshot, head_of
 from tests.conftest import DIMS, STORAGE, make_rows

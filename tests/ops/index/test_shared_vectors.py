@@ -13,7 +13,8 @@ from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.codes import kmeans
 from icepuffin.ann_kernels.distances.distance import prepare
 from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
-from icepuffin.ops.index import IndexDefinition, refresh, stages
+from icepuffin.ops.index import refresh, stages
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.index.versions.version_reader import OpenVersion, open_version

@@ -16,12 +16,18 @@ from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import tagged_version
-from icepuffin.ops.index import Action, DefinitionError, IndexDefinition, create_index, list_definitions
+from icepuffin.ops.index.definitions.ddl import create_index, list_definitions
+from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
 from icepuffin.ops.index.verify.integrity import check_integrity
+from icepuffin.ops.model import Action
 from icepuffin.ops.rows.vector_column import VectorColumnError
 from icepuffin.ops.runs.index_runs import ensure_defined
-from icepuffin.ops.search import Coverage, IndexReader, QueryError, open_exact, open_index
-from icepuffin.ops.sql import SqlError, SqlSession
+from icepuffin.ops.search.errors import QueryError
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.search.result import Coverage
+from icepuffin.ops.sql.errors import SqlError
+from icepuffin.ops.sql.sql_session import SqlSession
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from tests.conftest import STORAGE, make_rows, vectors_of

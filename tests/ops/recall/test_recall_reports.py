@@ -15,7 +15,7 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bound_versions import tagged_version
-from icepuffin.ops.index import create_index
+from icepuffin.ops.index.definitions.ddl import create_index
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.model import SnapshotId, StorageConfig, VendedGrants
 from icepuffin.ops.recall import recall_reports
@@ -27,8 +27,9 @@ from icepuffin.ops.recall.recall_reports import (
     ReportedRecall,
 )
 from icepuffin.ops.runs.maintenance import collect_table_garbage
-from icepuffin.ops.search import QueryError, open_index
+from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.measured.live_recall import RecallSampler
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.storage import ObjectMissingError, StorageError
 from icepuffin.ops.storage.credentials import lease_of
 from tests.conftest import STORAGE, queries

@@ -18,9 +18,11 @@ from pyiceberg.transforms import Transform
 from pyiceberg.types import FixedType, FloatType, IntegerType, ListType, LongType, NestedField
 
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.index import DefinitionError, IndexDefinition, create_index, load_definition, materialize_index
+from icepuffin.ops.index.definitions.ddl import create_index, load_definition
+from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
 from icepuffin.ops.index.files import included_blobs as columns_of_versions
 from icepuffin.ops.index.files import unread_columns
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.index.versions.version_reader import location_of, open_version, read_included_blob
@@ -29,9 +31,9 @@ from icepuffin.ops.model import Action, FileNumber
 from icepuffin.ops.rows import included_columns as layout
 from icepuffin.ops.rows import included_values
 from icepuffin.ops.runs.index_runs import ensure_defined
-from icepuffin.ops.search import Coverage, SearchResult, open_index
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.search.overview import IncludedState, overview
-from icepuffin.ops.search.result import explain
+from icepuffin.ops.search.result import Coverage, SearchResult, explain
 from icepuffin.ops.storage.local_storage import LocalStorage, to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks import attribute_task

@@ -21,8 +21,9 @@ from icepuffin.ops.process.process_budget import ROWS_ON_DISK, ProcessBudget
 from icepuffin.ops.rows import row_groups, row_reader
 from icepuffin.ops.rows.row_groups import RowGroups
 from icepuffin.ops.rows.row_reader import Meter, RowReader
-from icepuffin.ops.search import IndexReader, open_index
 from icepuffin.ops.search.following_reader import FollowingReader
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from tests.conftest import STORAGE, make_rows, queries

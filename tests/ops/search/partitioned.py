@@ -41,7 +41,8 @@ from pyiceberg.types import (
 )
 
 from examples.demo.row_deletes import append_position_deletes
-from icepuffin.ops.index import IndexDefinition, materialize_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.model import Action
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files

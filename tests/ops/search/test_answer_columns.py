@@ -18,13 +18,14 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DecimalType, ListType, LongType, NestedField, StringType, StructType
 
-from icepuffin.ops.index import IndexDefinition, create_index, load_definition
+from icepuffin.ops.index.definitions.ddl import create_index, load_definition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.rows.candidates import answer_names
 from icepuffin.ops.rows.datafile import arrow_schema
-from icepuffin.ops.search import open_exact, open_index
+from icepuffin.ops.search.opening import open_exact, open_index
 from icepuffin.ops.search.result import row_grid
 from icepuffin.ops.spark.spark_types import as_spark
-from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.sql.sql_session import SqlSession
 from tests.conftest import STORAGE
 from tests.draws import SEED, TALLY, amount
 from tests.ops.search.partitioned import TYPES, append_rows, build_version, random_rows, random_table

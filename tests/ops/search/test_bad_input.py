@@ -17,21 +17,17 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding import bindings
-from icepuffin.ops.index import IndexReport, create_index
+from icepuffin.ops.index.definitions.ddl import create_index
 from icepuffin.ops.index.definitions.index_definition import DefinitionError
+from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.rows.vector_column import VectorColumnError
-from icepuffin.ops.search import (
-    Coverage,
-    IndexReader,
-    IndexUnavailableError,
-    QueryError,
-    StalePolicy,
-    open_exact,
-    open_index,
-)
 from icepuffin.ops.search.arguments import prepare_queries
+from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.indexed.worker import SearchShare
 from icepuffin.ops.search.measured.tuning_run import tune
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.search.result import Coverage, StalePolicy
 from icepuffin.ops.search.tuning import SearchOptions
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
@@ -292,7 +288,8 @@ def test_queries_and_answers_are_those_of_the_tools_at_hand(table: Table) -> Non
 
 def test_the_reader_needs_neither_dagster_nor_spark() -> None:
     heavy = "{'dagster', 'pyspark'}"
-    code = f"import sys, icepuffin.ops.search, icepuffin.ops.sql; print(sorted({heavy} & set(sys.modules)))"
+    modules = "icepuffin.ops.search.opening, icepuffin.ops.sql.sql_session"
+    code = f"import sys, {modules}; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

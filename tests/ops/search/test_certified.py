@@ -19,9 +19,12 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.model import FileNumber
-from icepuffin.ops.search import Coverage, IndexReader, QueryError, SearchResult, StalePolicy, open_exact, open_index
+from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.exact.file_scans import FileShare
 from icepuffin.ops.search.exact.scan import VectorSource, scan_in_reach
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.search.result import Coverage, SearchResult, StalePolicy
 from icepuffin.ops.table.live_files import live_files
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head

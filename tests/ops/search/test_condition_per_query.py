@@ -18,14 +18,17 @@ from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.filters import attribute_conditions
 from icepuffin.ops.filters.attribute_values import VersionValues
 from icepuffin.ops.filters.list_predicate import ArrayContains
-from icepuffin.ops.index import IndexDefinition, materialize_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import MIB
-from icepuffin.ops.search import IndexReader, SearchResult, open_index
 from icepuffin.ops.search.errors import FilterError, QueryError
 from icepuffin.ops.search.indexed.conjunctions import ConjunctionSearch, _of_queries
 from icepuffin.ops.search.measured.live_recall import RecallSampler
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.search.pipeline import SearchPipeline
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.search.result import SearchResult
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext

@@ -22,21 +22,18 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.binding.expiration import expire_derived
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.index import IndexDefinition, materialize_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.versions.version_reader import OpenVersion
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.rows.candidates import Candidates, merge, merge_sorted
-from icepuffin.ops.search import (
-    Coverage,
-    IndexReader,
-    IndexUnavailableError,
-    StalePolicy,
-    open_exact,
-    open_index,
-    tuning,
-)
+from icepuffin.ops.search import tuning
+from icepuffin.ops.search.errors import IndexUnavailableError
 from icepuffin.ops.search.indexed import distributed_search
 from icepuffin.ops.search.indexed.distributed_search import _parts, balanced, together
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.search.result import Coverage, StalePolicy
 from icepuffin.ops.search.source_answer import SourceAnswer
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files

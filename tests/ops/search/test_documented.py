@@ -11,7 +11,7 @@ import pytest
 
 import icepuffin
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.index import create_index
+from icepuffin.ops.index.definitions.ddl import create_index
 from icepuffin.ops.search.result import Profile, Pruning, SearchResult
 from tests.ops.index.comparison import DEFINITION, index_head
 

@@ -47,7 +47,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from tests.draws import draws
 from tests.ops.filters.test_attribute_conditions import both_ways
 from tests.ops.search.partitioned import append_rows, build_version

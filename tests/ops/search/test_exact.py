@@ -22,12 +22,14 @@ from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.rows import datafile
 from icepuffin.ops.rows.vector_column import exact_vectors
-from icepuffin.ops.search import IndexReader, SearchResult, open_exact, open_index
 from icepuffin.ops.search.exact.pruning import FileBalls
 from icepuffin.ops.search.exact.scan import RangeThresholds, VectorSource
 from icepuffin.ops.search.indexed import distributed_search
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
+from icepuffin.ops.search.opening import open_exact, open_index
 from icepuffin.ops.search.range_search import index_rows
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.search.result import SearchResult
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.live_rows import read_live

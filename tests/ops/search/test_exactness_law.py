@@ -18,13 +18,15 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from examples.demo.row_deletes import append_position_deletes
-from icepuffin.ops.index import GateFailedError
+from icepuffin.ops.index.errors import GateFailedError
 from icepuffin.ops.rows.vector_column import VectorColumnError
-from icepuffin.ops.search import Coverage, IndexReader, SearchResult, open_exact, open_index
 from icepuffin.ops.search.indexed.worker import SearchShare
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.search.result import Coverage, SearchResult
 from icepuffin.ops.search.tuning import SearchOptions
 from icepuffin.ops.spark.knn_blocks import ROW_HASH, Join, finish, read, search, select, split, staged
-from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.sql.sql_session import SqlSession
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner

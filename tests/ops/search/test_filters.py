@@ -21,9 +21,12 @@ from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.filters.matches import Matches, find_matches
 from icepuffin.ops.filters.predicate import RowPredicate
-from icepuffin.ops.index import IndexDefinition, create_index
+from icepuffin.ops.index.definitions.ddl import create_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.rows.datafile import DataFileError
-from icepuffin.ops.search import Coverage, FilterError, open_exact, open_index
+from icepuffin.ops.search.errors import FilterError
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.manifests import PlannedManifest

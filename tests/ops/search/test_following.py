@@ -21,16 +21,11 @@ from pyiceberg.table import Table, TableProperties
 
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.catalog.restricted_tables import RestrictedTableError
-from icepuffin.ops.search import (
-    IndexReader,
-    QueryError,
-    UnknownColumnError,
-    following_reader,
-    open_exact,
-    open_index,
-    pipeline,
-)
+from icepuffin.ops.search import following_reader, pipeline
+from icepuffin.ops.search.errors import QueryError, UnknownColumnError
 from icepuffin.ops.search.following_reader import FollowingReader, RecentSearches
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.storage.local_storage import to_path
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head

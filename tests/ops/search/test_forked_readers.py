@@ -18,7 +18,8 @@ from icepuffin.ops.cache import shard_cache as shards
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.process.process_lock import ProcessLock
-from icepuffin.ops.search import IndexReader, open_exact, open_index
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.reader import IndexReader
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.patience import PATIENCE

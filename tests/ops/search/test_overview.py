@@ -11,13 +11,15 @@ from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.binding.expiration import expire_derived
 from icepuffin.ops.binding.measurements import recall_history
-from icepuffin.ops.index import create_index, materialize_index
+from icepuffin.ops.index.definitions.ddl import create_index
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.versions.version_reader import open_version
-from icepuffin.ops.search import open_index, tuning
+from icepuffin.ops.search import tuning
 from icepuffin.ops.search.indexed.version_search import ShardWork
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.search.overview import overview
 from icepuffin.ops.search.result import explain
-from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.sql.sql_session import SqlSession
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import data_snapshots, resolve_snapshot

@@ -40,12 +40,13 @@ from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.filters import distinct_values
 from icepuffin.ops.filters.matches import find_matches
 from icepuffin.ops.filters.predicate import RowPredicate
-from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.search import IndexReader, open_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.search.errors import FilterError
 from icepuffin.ops.search.exact.file_scans import FileScans, TaskChoice
 from icepuffin.ops.search.exact.scan import VectorSource
-from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.sql.sql_session import SqlSession
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from tests.conftest import STORAGE

@@ -21,22 +21,17 @@ from icepuffin.ann_kernels.codes import kmeans
 from icepuffin.ann_kernels.distances.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.index import IndexReport
+from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.model import FileNumber
 from icepuffin.ops.rows.candidates import Hits
-from icepuffin.ops.search import (
-    Coverage,
-    IndexReader,
-    QueryError,
-    SearchResult,
-    StalePolicy,
-    open_exact,
-    open_index,
-    range_search,
-)
+from icepuffin.ops.search import range_search
+from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.exact import pruning, scan
 from icepuffin.ops.search.exact.pruning import FileBalls
 from icepuffin.ops.search.exact.scan import RangeThresholds, RowVectors, hits_within, resolve_rounding
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.search.result import Coverage, SearchResult, StalePolicy
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.file_balls import partition_balls

@@ -15,19 +15,15 @@ import icepuffin
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import tagged_version
-from icepuffin.ops.index import Action, IndexDefinition, IndexReport, create_index, drop_index
-from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.index.definitions.ddl import create_index, drop_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.planning.index_report import IndexReport
+from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.rows.datafile import DataFileError
-from icepuffin.ops.search import (
-    Coverage,
-    IndexUnavailableError,
-    QueryError,
-    StalePolicy,
-    UnknownColumnError,
-    open_exact,
-    open_index,
-    opening,
-)
+from icepuffin.ops.search import opening
+from icepuffin.ops.search.errors import IndexUnavailableError, QueryError, UnknownColumnError
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.result import Coverage, StalePolicy
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.shared_deletes import distinct_deletes

@@ -16,7 +16,9 @@ from pyiceberg.typedef import Record
 from examples.demo.row_deletes import commit_delete_files
 from icepuffin.ann_kernels.arrays import I64
 from icepuffin.ops.model import DeleteFile
-from icepuffin.ops.search import IndexReader, SearchResult, open_exact, open_index
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.search.result import SearchResult
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.table import row_deletes
 from icepuffin.ops.table.live_files import live_files

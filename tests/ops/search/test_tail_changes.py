@@ -16,10 +16,11 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType
 
 from examples.demo.row_deletes import append_position_deletes
-from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.definitions.ddl import create_index
-from icepuffin.ops.search import IndexReader, open_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.search.following_reader import FollowingReader
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.table.live_files import live_files
 from tests.conftest import STORAGE
 from tests.ops.catalog.equality import delete_where_id_is

@@ -15,8 +15,11 @@ from pyiceberg.table import Table
 from pyiceberg.types import DoubleType, IntegerType, LongType, StringType
 
 from examples.demo.row_deletes import append_position_deletes
-from icepuffin.ops.index import IndexDefinition, create_index
-from icepuffin.ops.search import Coverage, IndexReader, SearchResult, open_index
+from icepuffin.ops.index.definitions.ddl import create_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.search.result import Coverage, SearchResult
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from tests.conftest import STORAGE, vectors_of

@@ -15,9 +15,11 @@ from pyiceberg.table import Table
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.index import IndexDefinition, create_index
-from icepuffin.ops.search import Coverage, SearchResult, open_index
-from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.index.definitions.ddl import create_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.result import Coverage, SearchResult
+from icepuffin.ops.sql.sql_session import SqlSession
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import DataSnapshot, UnknownSnapshotError, data_snapshots, resolve_snapshot
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries

@@ -15,10 +15,13 @@ from pyiceberg.table import Table
 from icepuffin.ann_kernels.graphs.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.index import Action
 from icepuffin.ops.index.versions.version_reader import open_version
+from icepuffin.ops.model import Action
 from icepuffin.ops.recall.curves import Reach, ShardCentroids, Width, choose, reaches, widths
-from icepuffin.ops.search import IndexReader, QueryError, open_exact, open_index, tuning
+from icepuffin.ops.search import tuning
+from icepuffin.ops.search.errors import QueryError
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.search.result import explain
 from icepuffin.ops.search.tuning import (
     ParameterChooser,

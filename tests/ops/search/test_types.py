@@ -18,7 +18,8 @@ from icepuffin.ops.filters import matches
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.rows.candidates import Hits, fetch
 from icepuffin.ops.rows.row_reader import DEFAULT_BUDGET, RowReader
-from icepuffin.ops.search import FilterError, open_index
+from icepuffin.ops.search.errors import FilterError
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.table import manifests
 from icepuffin.ops.table.live_files import live_files
 from tests.conftest import STORAGE, make_rows, queries

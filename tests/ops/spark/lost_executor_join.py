@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
 
-from icepuffin.ops.search import open_index
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.spark.knn_join import knn_join
 from tests.conftest import STORAGE, queries
 from tests.ops.index.comparison import DEFINITION

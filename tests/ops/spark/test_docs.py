@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 
-from icepuffin.ops.index import create_index
+from icepuffin.ops.index.definitions.ddl import create_index
 from tests.conftest import ROWS, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 

@@ -16,13 +16,17 @@ from pyiceberg.table import Table
 
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.model import FileNumber, ShardId, StorageConfig
-from icepuffin.ops.search import Coverage, IndexReader, QueryError, open_exact, open_index, tuning
+from icepuffin.ops.search import tuning
 from icepuffin.ops.search.arguments import prepare_queries
+from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.indexed import loaded_version
 from icepuffin.ops.search.indexed.distributed_search import DistributedVersion
 from icepuffin.ops.search.indexed.worker import SearchShare
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.search.tuning import SearchOptions
 from icepuffin.ops.spark import broadcasts
 from icepuffin.ops.spark.knn_blocks import ROW_HASH, Join, split

@@ -266,7 +266,7 @@ from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.spark.knn_join import knn_join
 from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.spark.table_function import register_vector_search
-from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.sql.sql_session import SqlSession
 from icepuffin.ops.tasks.task_runner import RunnerError
 
 for stop in (lambda session: session.stop(), lambda session: session._sc._gateway.proc.kill()):

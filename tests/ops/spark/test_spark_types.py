@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 
-from icepuffin.ops.index import create_index
-from icepuffin.ops.search import open_index
+from icepuffin.ops.index.definitions.ddl import create_index
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.spark.spark_types import as_spark, spark_schema
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION

@@ -11,8 +11,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.index import create_index
-from icepuffin.ops.search import QueryError, open_index
+from icepuffin.ops.index.definitions.ddl import create_index
+from icepuffin.ops.search.errors import QueryError
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.table.snapshots import TableUnavailableError
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head

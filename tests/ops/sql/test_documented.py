@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.sql.sql_session import SqlSession
 from tests.conftest import STORAGE
 
 ROOT = Path(__file__).parents[3]

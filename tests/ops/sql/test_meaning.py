@@ -12,10 +12,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import EqualTo, LessThan
 
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.search import open_exact
-from icepuffin.ops.sql import SqlError, SqlSession
+from icepuffin.ops.search.opening import open_exact
+from icepuffin.ops.sql.errors import SqlError
 from icepuffin.ops.sql.parser import parse
 from icepuffin.ops.sql.spark_statements import for_spark
+from icepuffin.ops.sql.sql_session import SqlSession
 from icepuffin.ops.sql.statements import SparkStatement
 from tests.conftest import STORAGE
 

@@ -13,10 +13,11 @@ from pyiceberg.table import Table
 from pyiceberg.types import DoubleType, StringType
 
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.search import Coverage
-from icepuffin.ops.sql import SqlError, SqlSession
+from icepuffin.ops.search.result import Coverage
+from icepuffin.ops.sql.errors import SqlError
 from icepuffin.ops.sql.parser import parse
 from icepuffin.ops.sql.postprocessing import named_field
+from icepuffin.ops.sql.sql_session import SqlSession
 from icepuffin.ops.sql.statements import Nearest
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.snapshots import UnknownSnapshotError

@@ -17,8 +17,9 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.sql import SqlError, SqlSession
+from icepuffin.ops.sql.errors import SqlError
 from icepuffin.ops.sql.spark_statements import for_spark
+from icepuffin.ops.sql.sql_session import SqlSession
 from icepuffin.ops.sql.statements import SparkStatement
 from tests.conftest import STORAGE
 from tests.draws import SEED, TALLY, amount

@@ -17,11 +17,11 @@ from pyspark.errors import UnsupportedOperationException
 
 from icepuffin.ann_kernels.errors import DimensionError
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.index import DefinitionError
-from icepuffin.ops.search import Coverage
+from icepuffin.ops.index.definitions.index_definition import DefinitionError
+from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.spark.spark_runner import SparkRunner
-from icepuffin.ops.sql import SqlError, SqlSession
-from icepuffin.ops.sql.errors import IndexNotBuiltError
+from icepuffin.ops.sql.errors import IndexNotBuiltError, SqlError
+from icepuffin.ops.sql.sql_session import SqlSession
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.puffin.errors import BadBlobError

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 from pyiceberg.catalog import Catalog
 
-from icepuffin.ops.sql import SqlError, SqlSession
+from icepuffin.ops.sql.errors import SqlError
+from icepuffin.ops.sql.sql_session import SqlSession
 from tests.conftest import STORAGE, queries
 from tests.ops.search.test_types import COUNT, VALUES, as_text, code, typed, value
 

@@ -45,7 +45,7 @@ from pyiceberg.types import (
 )
 
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, SnapshotId
-from icepuffin.ops.search import open_index
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.table import equality_deletes

@@ -15,9 +15,9 @@ from icepuffin.ops.binding import bindings
 from icepuffin.ops.binding.bound_versions import bound_names, holder_ids, index_versions, own_names
 from icepuffin.ops.binding.derived_snapshots import NewPack
 from icepuffin.ops.binding.expiration import unnamed_packs
-from icepuffin.ops.index import collect_garbage
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.search import open_exact
+from icepuffin.ops.search.opening import open_exact
 from icepuffin.ops.table.blob_kind import KIND_KEY, BlobKind
 from icepuffin.ops.table.ownership import own_snapshot, own_snapshots
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots, derived_ids, head_of, resolve_snapshot

@@ -16,9 +16,10 @@ from pyiceberg.table.update import SetStatisticsUpdate
 
 import icepuffin
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.index import Action, create_index, materialize_index
+from icepuffin.ops.index.definitions.ddl import create_index
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.versions import index_packs
-from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.table.snapshots import is_derived
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta import ancestry, sketch_packs

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from icepuffin.ops.index import DefinitionError, IndexDefinition
 from icepuffin.ops.index.definitions.index_definition import (
     INDEX_PARAMETERS,
+    DefinitionError,
+    IndexDefinition,
     IndexParameter,
     LaterDefinitionError,
     find_name_clash,

@@ -8,12 +8,11 @@ import pytest
 from pyiceberg.table import Table
 
 from examples.demo.row_deletes import append_position_deletes
-from icepuffin.ops.index import Action, materialize_index
-from icepuffin.ops.index.index_materialization import rebuild_tombstoned_shards
+from icepuffin.ops.index.index_materialization import materialize_index, rebuild_tombstoned_shards
 from icepuffin.ops.index.planning import deleted_rows as deleted_rows_module
 from icepuffin.ops.index.planning.deleted_rows import deleted_rows
-from icepuffin.ops.model import LiveFile
-from icepuffin.ops.search import open_index
+from icepuffin.ops.model import Action, LiveFile
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.table import row_deletes

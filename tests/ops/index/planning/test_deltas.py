@@ -15,20 +15,15 @@ from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ann_kernels.graphs import vamana
 from icepuffin.ann_kernels.graphs.vamana import Graph
 from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
-from icepuffin.ops.index import (
-    Action,
-    IndexReport,
-    drop_index,
-    materialize_index,
-    moved_rows,
-    rebuild_tombstoned_shards,
-    refresh,
-)
+from icepuffin.ops.index import moved_rows, refresh
+from icepuffin.ops.index.definitions.ddl import drop_index
+from icepuffin.ops.index.index_materialization import materialize_index, rebuild_tombstoned_shards
+from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions.version_reader import OpenVersion, open_version
 from icepuffin.ops.index.versions.version_sizes import VersionSizes
-from icepuffin.ops.model import ObjectRange, StorageConfig, StoredShard
-from icepuffin.ops.search import Coverage
+from icepuffin.ops.model import Action, ObjectRange, StorageConfig, StoredShard
+from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.live_files import live_files

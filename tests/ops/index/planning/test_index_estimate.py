@@ -13,12 +13,13 @@ from pyiceberg.table import Table
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.binding.measurements import Measurement
-from icepuffin.ops.index import IndexDefinition, IndexReport, plan_version
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning import index_estimate, rates
 from icepuffin.ops.index.planning.changes import Changes
 from icepuffin.ops.index.planning.index_estimate import estimate
-from icepuffin.ops.index.planning.index_report import Estimate
+from icepuffin.ops.index.planning.index_report import Estimate, IndexReport
 from icepuffin.ops.index.planning.rates import Amounts, default_seconds, predicted_seconds
+from icepuffin.ops.index.planning.version_plan import plan_version
 from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.model import Action, DeleteFile, DeleteKind, FileSlot, LiveFile, ShardId
 from icepuffin.ops.table.blob_kind import BlobKind

@@ -9,7 +9,7 @@ from pyiceberg.types import FloatType
 
 from icepuffin.ops.binding import bindings
 from icepuffin.ops.binding.bound_versions import tagged_version
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag, missing_ref
 from icepuffin.ops.table.snapshots import data_snapshots
 from tests.conftest import ROWS, make_rows

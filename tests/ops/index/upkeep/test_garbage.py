@@ -10,8 +10,8 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.binding import bindings
-from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.model import CREATED_BY, ObjectInfo
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.storage import open_storage

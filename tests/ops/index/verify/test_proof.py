@@ -13,7 +13,9 @@ from pyiceberg.table import Table
 
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
-from icepuffin.ops.index import CoverageError, IndexDefinition, build, refresh
+from icepuffin.ops.index import build, refresh
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.errors import CoverageError
 from icepuffin.ops.index.verify import proof
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.verify.self_search_proof import SelfSearch, fault_of
@@ -324,7 +326,7 @@ def test_many_files_and_shards_are_counted_by_several_tasks(table: Table, monkey
             return super().run(function, tasks, label=label, progress=progress)
 
     monkeypatch.setattr(proof, "NODES_AT_ONCE", 0)
-    from icepuffin.ops.index import materialize_index  # noqa: PLC0415
+    from icepuffin.ops.index.index_materialization import materialize_index  # noqa: PLC0415
     from tests.ops.index.comparison import DEFINITION  # noqa: PLC0415
 
     materialize_index(RunContext(table, STORAGE, Counting(1)), DEFINITION, head(table))

@@ -14,7 +14,9 @@ from pyiceberg.table import Table
 from icepuffin.ops.binding.bindings import publish
 from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.binding.derived_snapshots import NewPack
-from icepuffin.ops.index import IndexDefinition, collect_garbage, materialize_index
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.index_materialization import materialize_index
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.index.versions.exported_metadata import SUFFIX, export_metadata, index_metadata
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.snapshots import UnknownSnapshotError

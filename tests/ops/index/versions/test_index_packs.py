@@ -21,28 +21,24 @@ from icepuffin.ops.binding.bound_versions import BoundPack, index_versions, tagg
 from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit
 from icepuffin.ops.binding.expiration import expire_packs, unnamed_packs
 from icepuffin.ops.errors import TableFaultError
-from icepuffin.ops.index import (
-    Action,
-    CoverageError,
-    collect_garbage,
-    create_index,
-    drop_index,
-    materialize_index,
-    new_version,
-)
+from icepuffin.ops.index import new_version
+from icepuffin.ops.index.definitions.ddl import create_index, drop_index
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
-from icepuffin.ops.index.errors import NotAnIndexError
+from icepuffin.ops.index.errors import CoverageError, NotAnIndexError
+from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.planning.index_report import GcReport
 from icepuffin.ops.index.planning.version_plan import plan_version
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.index.verify import integrity
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.index.versions.index_packs import is_pack, pack_number, packs_to_share
 from icepuffin.ops.index.versions.version_reader import open_version
-from icepuffin.ops.model import ObjectRange, SnapshotId
+from icepuffin.ops.model import Action, ObjectRange, SnapshotId
 from icepuffin.ops.runs.maintenance import collect_table_garbage
-from icepuffin.ops.search import Coverage, open_index
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.search.overview import overview
+from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.storage import ObjectMissingError, open_storage
 from icepuffin.ops.storage.local_storage import LocalStorage, to_path
 from icepuffin.ops.table.blob_kind import LASTING_MS, pack_tag
@@ -560,7 +556,7 @@ def test_equal_chains_of_versions_are_equal_to_the_byte(table_factory: TableFact
     ours = {version.index_snapshot_id for version in index_versions(table.refresh(), "e")}
     table.maintenance.expire_snapshots().by_ids([*ours, *holders(table)]).commit()
     parent = data_snapshots(table.refresh())[-2].snapshot_id
-    from icepuffin.ops.index import materialize_index  # noqa: PLC0415
+    from icepuffin.ops.index.index_materialization import materialize_index  # noqa: PLC0415
 
     materialize_index(RunContext(table, STORAGE, LocalRunner()), DEFINITION, parent)
     assert content(index_head(table)) == first

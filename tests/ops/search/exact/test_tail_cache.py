@@ -28,14 +28,16 @@ from icepuffin.ann_kernels.distances.distance import prepare
 from icepuffin.ann_kernels.distances.top_k import ExactTopK
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import CacheSettings, use_settings
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.model import MIB, FileNumber
 from icepuffin.ops.process.process_budget import TAIL_MEMORY, ProcessBudget
 from icepuffin.ops.rows.datafile import DataFileError
-from icepuffin.ops.search import Coverage, IndexReader, SearchResult, open_index
 from icepuffin.ops.search.exact.file_scans import FileScans, TaskChoice
 from icepuffin.ops.search.exact.scan import SkippedRows
 from icepuffin.ops.search.exact.tail_cache import CachedRows, TailCache, kept_bytes
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.search.result import Coverage, SearchResult
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner

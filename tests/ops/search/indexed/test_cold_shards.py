@@ -21,13 +21,15 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.cache import ShardCache, use_settings
 from icepuffin.ops.cache.cache_settings import CacheSettings
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions.version_reader import open_version
-from icepuffin.ops.search import IndexReader, open_index, tuning
+from icepuffin.ops.search import tuning
 from icepuffin.ops.search.indexed import cold_shards
 from icepuffin.ops.search.indexed.cold_shards import ColdReads
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion, ShardsOnDemand
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.search.result import explain
 from icepuffin.ops.shards.masked_shards import ShardMasker
 from icepuffin.ops.shards.shard_reader import open_shard
@@ -511,7 +513,7 @@ _SHORT_LIVED = """
 import sys, time
 from concurrent.futures import ThreadPoolExecutor
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.search import open_index
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.storage.local_storage import LocalStorage
 from tests.ops.search.indexed.test_cold_shards import CELLS
 LocalStorage.piece_bytes, real = 2048, LocalStorage.read_ranges

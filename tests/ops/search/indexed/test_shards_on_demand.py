@@ -18,20 +18,16 @@ from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, disk, use_settings
 from icepuffin.ops.cache.fetching import FetchedShard
 from icepuffin.ops.filters.matches import Matches
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.versions.version_reader import OpenVersion, open_version
 from icepuffin.ops.model import ShardId
-from icepuffin.ops.search import (
-    Coverage,
-    IndexReader,
-    IndexUnavailableError,
-    SearchResult,
-    open_exact,
-    open_index,
-    opening,
-)
+from icepuffin.ops.search import opening
+from icepuffin.ops.search.errors import IndexUnavailableError
 from icepuffin.ops.search.indexed import loaded_version
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion, ShardsOnDemand
+from icepuffin.ops.search.opening import open_exact, open_index
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.search.result import Coverage, SearchResult
 from icepuffin.ops.shards.masked_shards import MaskedShard
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.tasks.task_runner import LocalRunner

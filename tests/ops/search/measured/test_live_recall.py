@@ -15,12 +15,13 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.compiled_code import compilation_seconds
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.recall.confidence import confidence_interval
-from icepuffin.ops.search import QueryError, open_exact, open_index
+from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.measured import live_recall
 from icepuffin.ops.search.measured.live_recall import LiveRecall, RecallSampler, _recall
+from icepuffin.ops.search.opening import open_exact, open_index
 from icepuffin.ops.tasks.task_runner import LocalRunner
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head

@@ -18,8 +18,9 @@ from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.index import DefinitionError, IndexDefinition, create_index, drop_index
 from icepuffin.ops.index.definitions import ddl
+from icepuffin.ops.index.definitions.ddl import create_index, drop_index
+from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
 from icepuffin.ops.index.versions import tuning_record
 from icepuffin.ops.index.versions.tuning_record import (
     PREFIX,
@@ -32,11 +33,12 @@ from icepuffin.ops.index.versions.tuning_record import (
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.recall.curves import ShardCentroids, Width
 from icepuffin.ops.recall.measured_points import MeasuredPoint, front
-from icepuffin.ops.search import IndexUnavailableError, QueryError, open_exact, open_index
 from icepuffin.ops.search.arguments import prepare_queries
+from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.measured import recall_trial, tuning_run
 from icepuffin.ops.search.measured.recall_trial import RecallTrial
 from icepuffin.ops.search.measured.tuning_run import TuningReport, tune
+from icepuffin.ops.search.opening import open_exact, open_index
 from icepuffin.ops.search.result import explain
 from icepuffin.ops.search.tuning import RecallModel, SearchOptions, SearchParameters, choose_parameters
 from icepuffin.ops.tasks.task_runner import LocalRunner
