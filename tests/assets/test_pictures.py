@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from examples.demo.local_sensor import tick
 from icepuffin.assets import ann_index
 from icepuffin.assets.ann_index import _summary, _version, layout_result, version_drawings, version_metadata
-from icepuffin.assets.newest_snapshots import SKETCHES, _is_sketched, time_line
+from icepuffin.assets.newest_snapshots import SKETCHES, time_line
 from icepuffin.assets.report.svg_charts import shards_chart
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import TableSettings
@@ -34,6 +34,7 @@ from icepuffin.ops.search.overview import Overview, ShardState
 from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.table.snapshots import find_snapshot
 from icepuffin.ops.tasks.task_runner import RunContext
+from icepuffin.ops.theta.ndv import is_sketched
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.settings import load
@@ -252,7 +253,7 @@ def test_the_time_line_of_an_index_and_of_sketches_has_what_was_made_and_what_it
     assert 0 < (sketches[0].seconds or 0) <= sketched.seconds + 0.01
     assert [one.made for one in time_line(table, spec)] == ["sketches", DEFINITION.name]
     (entry,) = (entry for entry in table.metadata.statistics if entry.snapshot_id == new)
-    assert [_is_sketched(find_snapshot(table, snapshot), entry) for snapshot in (old, new)] == [False, True]
+    assert [is_sketched(find_snapshot(table, snapshot), entry) for snapshot in (old, new)] == [False, True]
     shown = str(version_metadata(run, DEFINITION, built, spec)["time line"].value)
     assert re.findall(r"(\w+), (\d+) rows.*\n│ (\d+)", shown) == [
         ("append", "120", str(new)),
