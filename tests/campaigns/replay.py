@@ -137,18 +137,19 @@ class _Watch:
         self._schedule = schedule
         self._lake = lake
         self._numbers: dict[int, int] = {}
-        self._last = 0
+        self._base = 0
 
     def check(self) -> None:
         young = [path for path in lost_files(self._schedule, self._lake) if self._age(path) <= _GRACE_SECONDS]
         assert not young, f"files that are named were collected: {young}"
         table = self._lake.load("t")
-        self._numbers |= {entry.snapshot_id: entry.sequence_number or 0 for entry in table.snapshots()}
+        numbers = {entry.snapshot_id: entry.sequence_number or 0 for entry in table.snapshots()}
+        self._numbers |= numbers
         for version in index_versions(table, _INDEX):
             if index_tag(_INDEX) in version.tags:
-                number = self._numbers[version.base_snapshot_id]
-                assert number >= self._last, f"the tag went back from snapshot number {self._last} to {number}"
-                self._last = number
+                before, self._base = self._base, version.base_snapshot_id
+                is_back = self._numbers[self._base] < numbers.get(before, 0)  # of one that expired it is taken back
+                assert not is_back, f"the tag went back from snapshot {before} to {self._base}"
 
     def _age(self, path: str) -> float:
         return self._schedule.ages_of_gone[path.removeprefix(f"{LOCATION}/t/")]

@@ -77,7 +77,7 @@ class Schedule:
         self.ages_of_gone: dict[str, float] = {}
         """Ages of the files that were deleted, in seconds, by path"""
         self.check: Callable[[], None] = lambda: None
-        """Law of the table after each commit, and each step that deleted files"""
+        """Law of the table after each commit, and each step that deleted a Puffin file"""
         self._folder = folder
         self._choose = choose
         self._batons: dict[str, threading.Semaphore] = {}
@@ -138,7 +138,7 @@ class Schedule:
         self.ages_of_gone |= {path: self.now - self._ages[path] for path in gone}
         self._ages = {path: self._ages.get(path, self.now) for path in files}
         self.lines.append(" ".join((f"{len(self.lines)} {self.now - START:.3f} {name} {what}", *changes)))
-        if gone or what.startswith("commits"):
+        if what.startswith("commits") or any(path.endswith(".puffin") for path in gone):
             self.check()
 
     def _files(self) -> set[str]:
