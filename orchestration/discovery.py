@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from icepuffin.assets.spec import TableSpec, is_plain, is_within, mark_of, node, slug
 from icepuffin.assets.table_settings import IndexSettings, TableSettings
 from icepuffin.ops.errors import IcepuffinError, faults_of
-from icepuffin.ops.index.definitions.ddl import find_definition, later_definitions, list_definitions
+from icepuffin.ops.index.definitions.ddl import find_definition, list_definitions, refused_definitions
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition, find_name_clash
 from icepuffin.ops.resources import Catalogs, is_pattern
 
@@ -35,7 +35,7 @@ class PropertyIndexes:
     columns: tuple[str, ...] | None = None
     """Names of the table's columns; None but for the tables of a pattern, which need not have those of all indexes"""
     left_out: str = ""
-    """Errors of the indexes that are left out, as they have parameters that this release does not know"""
+    """Errors of the indexes that are left out, whose definition this release does not understand"""
     mark: str = ""
     """End of the table's names in Dagster, where those of a table before it are the same."""
 
@@ -61,7 +61,7 @@ def indexes_of(table: Table, settings: TableSettings, *, by_pattern: bool) -> Pr
         if settings.indexes_from_table
         else tuple(filter(None, (find_definition(table, name) for name in settings.indexes))),
         columns=tuple(field.name for field in table.schema().fields) if by_pattern else None,
-        left_out=". ".join(map(str, later_definitions(table).values())) if settings.indexes_from_table else "",
+        left_out=". ".join(map(str, refused_definitions(table).values())) if settings.indexes_from_table else "",
     )
 
 

@@ -20,7 +20,6 @@ from icepuffin.ops.index.definitions.definition_columns import resolve_field, wi
 from icepuffin.ops.index.definitions.index_definition import (
     DefinitionError,
     IndexDefinition,
-    LaterDefinitionError,
     find_name_clash,
     from_properties,
     index_of_property,
@@ -33,27 +32,23 @@ _log = logging.getLogger(__name__)
 
 
 def list_definitions(table: Table) -> tuple[IndexDefinition, ...]:
-    """The indexes that a table's properties define, without those of `later_definitions`, of which a warning is logged.
-
-    Raises DefinitionError for broken ones.
+    """The indexes that a table's properties define, without those of `refused_definitions`, of which a warning is
+    logged: a later release, or whoever mistyped a property, keeps no other index back.
     """
-    later = later_definitions(table)
-    for error in later.values():
+    refused = refused_definitions(table)
+    for error in refused.values():
         _log.warning("%s", error)
-    read = {key: value for key, value in table.properties.items() if index_of_property(key) not in later}
-    return _parsed(table, read)
+    return _parsed(table, {key: it for key, it in table.properties.items() if index_of_property(key) not in refused})
 
 
-def later_definitions(table: Table) -> dict[str, LaterDefinitionError]:
-    """The errors of the indexes that have a parameter which this release does not know, by name."""
-    errors: dict[str, LaterDefinitionError] = {}
+def refused_definitions(table: Table) -> dict[str, DefinitionError]:
+    """The errors of the indexes whose definition this release does not understand, by name."""
+    errors: dict[str, DefinitionError] = {}
     for name in defined_names(table):
         try:
             find_definition(table, name)
-        except LaterDefinitionError as error:
+        except DefinitionError as error:
             errors[name] = error
-        except DefinitionError:
-            continue  # whoever reads it is told
     return errors
 
 
@@ -61,7 +56,10 @@ def _parsed(table: Table, properties: Mapping[str, str]) -> tuple[IndexDefinitio
     try:
         return from_properties(properties)
     except DefinitionError as error:
-        raise type(error)(f"{table_name(table)}: {error}. Set it right, or drop the index") from None
+        raise DefinitionError(
+            f"{table_name(table)}: {error}. Leave it to a later release that has set it; else set it right, or drop "
+            "the index"
+        ) from None
 
 
 def load_definition(table: Table, name: str) -> IndexDefinition:

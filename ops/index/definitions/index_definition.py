@@ -44,7 +44,7 @@ class DefinitionError(ArgumentError):
 
 
 class LaterDefinitionError(DefinitionError):
-    """Raised when a definition has a parameter that this release does not know."""
+    """Raised when a version's definition has a parameter, or a value of one, that this release does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,15 +338,17 @@ class IndexDefinition(Presentation):
 
     @classmethod
     def from_json(cls, text: str) -> "IndexDefinition":
+        later = "not an index definition of this release: a later one wrote it"
         try:
             parameters = parse_json(text)
-            if unknown := ", ".join(sorted({*parameters} - {field.name for field in fields(cls)})):
-                raise LaterDefinitionError(
-                    f"not an index definition of this release: a later one wrote it, with {unknown}"
-                )
-            return cls(**parameters)
+            unknown = ", ".join(sorted({*parameters} - {field.name for field in fields(cls)}))
+            if not unknown:
+                return cls(**parameters)
+        except DefinitionError as error:
+            raise LaterDefinitionError(f"{later}: {error}") from error
         except (TypeError, ValueError) as error:
             raise DefinitionError(f"not an index definition: {error}") from error
+        raise LaterDefinitionError(f"{later}, with {unknown}")
 
     def graph_identity(self) -> dict[str, Any]:
         """The part of the definition that graphs depend on; versions that differ in it share nothing."""
@@ -479,8 +481,6 @@ def _parse(key: str, parameter: str, value: str) -> Any:
     except KeyError:
         every = ("column", "field_id", *INDEX_PARAMETERS, *COLUMN_LISTS, *COLUMN_LISTS.values())
         names = ", ".join(name.replace("_", "-") for name in every)
-        raise LaterDefinitionError(
-            f"table property {key!r} is no parameter of an index, unless one of a later release; there are {names}"
-        ) from None
+        raise DefinitionError(f"table property {key!r} is no parameter of an index; there are {names}") from None
     except (ValueError, TypeError, OverflowError, DefinitionError) as error:
         raise DefinitionError(f"table property {key}: {error}") from None

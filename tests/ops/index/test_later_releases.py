@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 from icepuffin.assets.table_settings import TableSettings
 from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
 from icepuffin.ops.index.definitions.ddl import create_index, drop_index, list_definitions
-from icepuffin.ops.index.definitions.index_definition import IndexDefinition, LaterDefinitionError
+from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
 from icepuffin.ops.index.errors import LaterReleaseError
 from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.versions import version_format
@@ -31,13 +31,18 @@ _to_json = IndexDefinition.to_json
 LATER = {
     "version of format 4: a later release wrote it": (version_format, "FORMAT_VERSION", FORMAT_VERSION + 1),
     "routing blob has feature bit 1: a later release wrote it": (routing_blob, "COMMON", 3),
-    "a later one wrote it, with depth": (
+    "a later one wrote it, with depth": (IndexDefinition, "to_json", lambda one: _written(one, depth=1)),
+    "a later one wrote it: index e: vectors is 'rq2'": (
         IndexDefinition,
         "to_json",
-        lambda definition: json.dumps({**json.loads(_to_json(definition)), "depth": 1}),
+        lambda one: _written(one, vectors="rq2"),
     ),
 }
 """(where, name, value) of what is otherwise in a later release, by what is told of its versions"""
+
+
+def _written(definition: IndexDefinition, **changes: object) -> str:
+    return json.dumps({**json.loads(_to_json(definition)), **changes})
 
 
 @pytest.fixture(params=LATER)
@@ -94,21 +99,21 @@ def test_this_release_goes_on_once_the_index_is_dropped(table: Table) -> None:
     assert (result.coverage, result.warnings) == (Coverage.EXACT_VERSION, ())
 
 
-def test_an_index_with_a_parameter_of_a_later_release_keeps_no_other_back(
-    table_factory: Callable[..., Table], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("parameter", "value"), [("depth", "1"), ("vectors", "rq2"), ("max-degree", "9999")])
+def test_an_index_that_only_a_later_release_understands_keeps_no_other_back(
+    table_factory: Callable[..., Table], caplog: pytest.LogCaptureFixture, parameter: str, value: str
 ) -> None:
     table = table_factory()
     table.append(make_rows(0, 60))
     for name in ("e", "f"):
         create_index(table, replace(DEFINITION, name=name))
     with table.transaction() as transaction:
-        transaction.set_properties({"ann.index.f.depth": "1"})
+        transaction.set_properties({f"ann.index.f.{parameter}": value})
     assert [definition.name for definition in list_definitions(table)] == [*refresh(table, storage=STORAGE).indexes]
-    unknown = "property 'ann.index.f.depth' is no parameter of an index, unless one of a later release"
-    assert unknown in caplog.text
-    assert unknown in indexes_of(table, TableSettings(catalog="test", name="db.t"), by_pattern=False).left_out
-    with pytest.raises(LaterDefinitionError, match=unknown):
+    with pytest.raises(DefinitionError, match=r"db\.t: .* Leave it to a later release that has set it") as told:
         refresh(table, "f", storage=STORAGE)
+    assert str(told.value) in caplog.text
+    assert indexes_of(table, TableSettings(catalog="test", name="db.t"), by_pattern=False).left_out == str(told.value)
 
 
 def test_earlier_formats_and_build_ids_without_one_are_of_no_later_release() -> None:

@@ -199,7 +199,7 @@ def test_names_that_are_one_in_dagster_are_found(names: tuple[str, ...], clash: 
         ("max-degree", "many", "ann.index.e.max-degree: max_degree is 'many'; it takes 4 to 512"),
         ("max-degree", "3", "index e: max_degree is 3; it takes 4 to 512"),
         ("field-id", "v", "ann.index.e.field-id: invalid literal"),
-        ("name", "x", "'ann.index.e.name' is no parameter of an index, unless one of a later release; there are"),
+        ("name", "x", "'ann.index.e.name' is no parameter of an index; there are column, field-id"),
     ],
 )
 def test_a_property_that_is_wrong_is_named(parameter: str, value: str, message: str) -> None:
