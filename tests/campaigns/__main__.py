@@ -6,7 +6,7 @@ import random
 import sys
 from functools import partial
 
-from tests.campaigns import crowd, flips, kills, leaks, pages, replay, sites, upserts
+from tests.campaigns import crowd, flips, kills, leaks, pages, releases, replay, sites, upserts
 from tests.campaigns.budget import BrokenPromiseError, Budget
 
 CAMPAIGNS = {
@@ -15,6 +15,7 @@ CAMPAIGNS = {
     "kills": kills.run,
     "leaks": leaks.run,
     "pages": pages.run,
+    "releases": releases.run,
     "replay": replay.run,
     "replay-all": replay.run_all,
     "upserts": upserts.run,

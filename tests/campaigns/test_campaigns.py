@@ -4,9 +4,9 @@ import pytest
 
 from icepuffin.ops.cache import use_settings
 from icepuffin.ops.index.versions import index_packs
-from tests.campaigns import crowd, flips, kills, leaks, pages, upserts
+from tests.campaigns import crowd, flips, kills, leaks, pages, releases, upserts
 from tests.campaigns.budget import BrokenPromiseError, Budget
-from tests.draws import SEED
+from tests.draws import SEED, amount
 from tests.selection import nightly
 
 pytestmark = pytest.mark.usefixtures("seed")
@@ -54,6 +54,12 @@ def test_a_crowd_at_one_table_loses_nothing(monkeypatch: pytest.MonkeyPatch, cat
     budget = Budget(seconds=600.0, seed=SEED, is_enough=lambda counts: counts["rounds"] == 1)
     crowd.run(budget, catalog)
     assert budget.counts["rounds"] == 1
+
+
+def test_three_releases_at_one_table_leave_each_other_what_they_cannot_read() -> None:
+    budget = Budget(seconds=600.0, seed=SEED, is_enough=lambda counts: counts.total() > 0)
+    releases.run(budget, histories=amount(8))
+    assert budget.notes["refused"]
 
 
 @pytest.mark.services
