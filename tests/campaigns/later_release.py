@@ -1,8 +1,8 @@
 """A release after this one, which there is not yet: this tree with one more of each thing that later releases may add.
 
 Its edits are those of `EDITS`, in the source of modules as they are imported: one more parameter of an index, which is
-left out at its default; one more feature bit; sketches of a later format, and a blob of statistics beside them.
-`bind_later` binds one more kind of derived snapshot, with a pack.
+left out at its default, and one more value of another; one more feature bit; sketches of a later format, and a blob of
+statistics beside them. `bind_later` binds one more kind of derived snapshot, with a pack.
 """
 
 import uuid
@@ -14,8 +14,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-PARAMETER = "depth"
-"""Parameter of an index that only this release knows"""
+PARAMETERS: tuple[dict[str, object], ...] = ({"depth": 1}, {"blob_names": "later"})
+"""What only this release understands of an index: a parameter, and a value of another"""
 KIND = "later"
 BLOB = "icepuffin-later-v1"
 EDITS = {
@@ -24,8 +24,10 @@ EDITS = {
             "    blob_names: str = _parameter(",
             '    depth: int = _parameter(0, "Depth.", high=9)\n    blob_names: str = _parameter(',
         ),
+        ('Literal["flockdb", "community"]', 'Literal["flockdb", "community", "later"]'),
         ("asdict(self)", '{key: value for key, value in asdict(self).items() if (key, value) != ("depth", 0)}'),
     ),
+    "icepuffin.ops.index.files.planned_blobs": (('== "community"', '!= "flockdb"'),),
     "icepuffin.puffin.blobs.routing_blob": (
         ("VERSION = 6\n", "VERSION = 6\nwritten_bits = 0\n"),
         ("routing.base_snapshot_id, COMMON", "routing.base_snapshot_id, COMMON | written_bits"),

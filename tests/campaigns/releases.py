@@ -30,7 +30,7 @@ from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.ownership import own_snapshots
 from icepuffin.ops.table.snapshots import data_snapshots
 from tests.campaigns.budget import BrokenPromiseError, Budget
-from tests.campaigns.later_release import KIND, PARAMETER
+from tests.campaigns.later_release import KIND, PARAMETERS
 from tests.campaigns.release_process import Release
 from tests.conftest import ROWS, make_rows, queries
 from tests.repository import REPOSITORY
@@ -40,8 +40,8 @@ NEWER = "newer"
 _RELEASES = st.sampled_from(["wheel", "tree", NEWER])
 _NAMES = ("a", "b")
 _ACTS = [
-    *["append", "append", "delete", "compact", "expire", "create", "create", "drop", "other_kind", "plan", "verify"],
     *["refresh", "refresh", "refresh", "refresh_all", "refresh_all", "gc", "gc", "at_once", "at_once"],
+    *["append", "append", "delete", "compact", "expire", "create", "create", "drop", "other_kind", "plan", "verify"],
 ]
 _LATER = "a later"
 """Words of all messages about what a release does not know, as of `a later release`"""
@@ -111,8 +111,8 @@ class Releases(RuleBasedStateMachine):
             site = self.folder / name if name == "wheel" else REPOSITORY
             assert process.open(uri=uri, warehouse=warehouse, table=self.name).startswith(f"{site}/")
         self.rows, self.next_id = set[int](), 0
-        self.depths: dict[str, int] = {}
-        """Value of the later release's parameter, by index"""
+        self.indexes: dict[str, bool] = {}
+        """Whether only the later release understands its definition, by index"""
         self.unreadable = set[int]()
         """Snapshots of versions that only the later release can read"""
         self.answered, self.asked = "", 0
@@ -157,21 +157,22 @@ class Releases(RuleBasedStateMachine):
     # ------------------------------------------------------------------------------------------------------- releases
 
     def _create(self, release: str, index: str, *, newly: bool) -> None:
-        if index not in self.depths:
-            self._do(release, "create", index=index, **({PARAMETER: 1} if newly else {}))
-            self.depths[index] = int(newly)
+        if index not in self.indexes:
+            more = PARAMETERS[self.next_id % 2] if newly else {}
+            self._do(release, "create", index=index, **more)
+            self.indexes[index] = newly
         elif not self._knows(release, index):
             self._refused(release, "create", index=index)
 
     def _drop(self, release: str, index: str, *, newly: bool) -> None:
-        if index in self.depths:
+        if index in self.indexes:
             self._do(release, "drop", index=index)
             assert self._tag(index) is None
-            del self.depths[index]
+            del self.indexes[index]
 
     def _refresh(self, release: str, index: str | None, *, newly: bool) -> None:
-        indexes = [name for name in self.depths if index in (None, name) and self._knows(release, name)]
-        if index in self.depths and not indexes:
+        indexes = [name for name in self.indexes if index in (None, name) and self._knows(release, name)]
+        if index in self.indexes and not indexes:
             self._refused(release, "refresh", index=index)
         before = own_snapshots(self.table.refresh().metadata).keys()
         bits = {"bits": 2 if newly else 0} if release == NEWER else {}
@@ -189,18 +190,18 @@ class Releases(RuleBasedStateMachine):
         self._refresh(release, None, newly=newly)
 
     def _gc(self, release: str, _: str, *, newly: bool) -> None:
-        tags = {index: self._tag(index) for index in self.depths}
+        tags = {index: self._tag(index) for index in self.indexes}
         self._do(release, "gc", grace_hours=0.0)
-        assert tags == {index: self._tag(index) for index in self.depths}, "tags moved by gc"
+        assert tags == {index: self._tag(index) for index in self.indexes}, "tags moved by gc"
 
     def _plan(self, release: str, index: str, *, newly: bool) -> None:
-        if index in self.depths and not (self._knows(release, index) and self._reads(release, index)):
+        if index in self.indexes and not (self._knows(release, index) and self._reads(release, index)):
             self._refused(release, "plan", index=index)
-        elif index in self.depths:
+        elif index in self.indexes:
             self._do(release, "plan", index=index)
 
     def _verify(self, release: str, index: str, *, newly: bool) -> None:
-        if index not in self.depths or self._tag(index) is None:
+        if index not in self.indexes or self._tag(index) is None:
             return
         if not self._knows(release, index):
             self._refused(release, "verify", index=index)
@@ -219,7 +220,7 @@ class Releases(RuleBasedStateMachine):
     def _at_once(self, release: str, _: str, *, newly: bool) -> None:
         """A refresh beside another, or beside a collection for which all that there is before is old enough."""
         before = own_snapshots(self.table.refresh().metadata).keys()
-        unread = {index: tag for index in self.depths if (tag := self._tag(index)) in self.unreadable}
+        unread = {index: tag for index in self.indexes if (tag := self._tag(index)) in self.unreadable}
         for path in to_path(self.table.location()).rglob("*"):
             os.utime(path, (0, 0))
         others = [name for name in self.releases if name != release]
@@ -263,7 +264,7 @@ class Releases(RuleBasedStateMachine):
         distinct = {name: len(rows[name].unique()) for name in ("id", "name", "section")}
         release = list(self.releases)[self.asked % len(self.releases)]
         self.asked += 1
-        for index in self.depths:
+        for index in self.indexes:
             self._require_answer(release, index, query, nearest)
         ndv = self._do(release, "ndv")
         assert ndv == {column: distinct[column] for column in ndv}, f"{release}: distinct values"
@@ -289,7 +290,7 @@ class Releases(RuleBasedStateMachine):
     def _refused(self, release: str, command: str, **arguments: Any) -> None:
         """By an error that names what is later; no tag has left a version of the later release."""
         self.budget.notes["refused"] += 1
-        unread = {index: tag for index in self.depths if (tag := self._tag(index)) in self.unreadable}
+        unread = {index: tag for index in self.indexes if (tag := self._tag(index)) in self.unreadable}
         self.releases[release].ask(command, **arguments)
         answer = self.releases[release].answer()
         assert not {"DefinitionError", "LaterReleaseError"}.isdisjoint(answer.kinds), f"{release}, {command}: {answer}"
@@ -297,7 +298,7 @@ class Releases(RuleBasedStateMachine):
         assert unread == {index: self._tag(index) for index in unread}, "a later version was replaced"
 
     def _knows(self, release: str, index: str) -> bool:
-        return release == NEWER or not self.depths[index]
+        return release == NEWER or not self.indexes[index]
 
     def _reads(self, release: str, index: str) -> bool:
         return release == NEWER or self._tag(index) not in self.unreadable
@@ -322,7 +323,7 @@ class Releases(RuleBasedStateMachine):
         for snapshot in metadata.snapshots:
             summary = snapshot.summary.additional_properties if snapshot.summary else {}
             index = summary.get("ann.index")
-            if snapshot.snapshot_id not in before and index is not None and (of_feature or self.depths[index]):
+            if snapshot.snapshot_id not in before and index is not None and (of_feature or self.indexes[index]):
                 self.unreadable.add(snapshot.snapshot_id)
 
     def _require_fresh(self, release: str, index: str) -> None:
