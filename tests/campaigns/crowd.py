@@ -51,6 +51,7 @@ _TROUBLE_CHANCE = 0.5
 """How likely it is in a round"""
 _ROUND_SECONDS = 600
 """A round that takes longer is stuck"""
+_GC_LAW = "gc leaves what is named and nothing else"
 _TRIED_AGAIN = (UnknownSnapshotError, LostRaceError, BindingError, CatalogUnavailableError)
 """Errors after which Dagster runs a step again: the snapshot has expired, another run was first, or no answer came"""
 
@@ -81,15 +82,16 @@ class _PatientLake(Lake):
                 return super().load(table)
 
 
-def _opened(lakes: ExitStack, name: str, site: Site, folder: Path) -> Lake:
-    return _PatientLake(**vars(lakes.enter_context(open_lake(name, site.address, folder, **site.settings))))
+def _opened(lakes: ExitStack, name: str, site: Site, folder: Path, *, is_user: bool = False) -> Lake:
+    settings = {**site.settings, **(site.settings_of_users if is_user else {})}
+    return _PatientLake(**vars(lakes.enter_context(open_lake(name, site.address, folder, **settings))))
 
 
 @dataclass
 class _Round:
     """One table, and all that are at it."""
 
-    open_one: Callable[[], Lake]
+    open_one: Callable[..., Lake]
     site: Site
     rng: random.Random
     budget: Budget
@@ -109,8 +111,8 @@ class _Round:
 
     def _jobs(self, deleted: Sequence[Sequence[int]]) -> list[Callable[[], None]]:
         jobs: list[Callable[[], None]] = []
-        jobs += [partial(self._write, self.open_one(), number, ids) for number, ids in enumerate(deleted)]
-        jobs += [partial(self._at_last, self.open_one(), change) for change in (compact, expire)]
+        jobs += [partial(self._write, self.open_one(is_user=True), number, ids) for number, ids in enumerate(deleted)]
+        jobs += [partial(self._at_last, self.open_one(is_user=True), change) for change in (compact, expire)]
         refreshes = [partial(index_head, name=name) for name in _NAMES] + [sketch]
         for number in range(self.site.refreshers if self.with_icepuffin else 0):
             jobs.append(partial(self._refresh, self.open_one(), refreshes[number % len(refreshes)]))
@@ -122,7 +124,7 @@ class _Round:
 
     def _steps(self) -> list[Callable[[], None]]:
         """What is done again and again."""
-        steps = [partial(self._at_last, self.open_one(), self._analyze)]
+        steps = [partial(self._at_last, self.open_one(is_user=True), self._analyze)]
         return [*steps, partial(self._collect, self.open_one())] if self.with_icepuffin else steps
 
     def _run_at_once(self, jobs: Sequence[Callable[[], None]], steps: Sequence[Callable[[], None]]) -> None:
@@ -183,8 +185,9 @@ class _Round:
             with contextlib.suppress(FileNotFoundError):  # nobody names it any more
                 os.utime(to_path(path), (0, 0))
         self._refresh(lake, lambda lake: collect_garbage(lake.load("t"), storage=STORAGE))
-        gone = aged.difference(index_files(lake)) & named_files(lake, _NAMES)
-        assert not gone, f"files that are named were collected: {gone}"
+        with self._law(_GC_LAW):
+            gone = aged.difference(index_files(lake)) & named_files(lake, _NAMES)
+            assert not gone, f"files that are named were collected: {gone}"
 
     def _require_whole(self, deleted: Sequence[Sequence[int]]) -> None:
         """Raises BrokenPromiseError."""
@@ -201,13 +204,15 @@ class _Round:
         with self._law("statistics of another engine stay"):
             lost = [path for path in self.analyzed if not to_path(path).exists()]
             assert not lost, f"deleted: {lost}"
-        with self._law("gc leaves what is named and nothing else"):
+        with self._law(_GC_LAW):
             require_collected(lake, _NAMES)
 
     @contextmanager
     def _law(self, name: str) -> Iterator[None]:
         try:
             yield
+        except BrokenPromiseError:  # of a law within this one
+            raise
         except Exception as error:
             raise BrokenPromiseError(f"{name}: {type(error).__name__}: {error}") from error
         self.budget.notes[f"times held: {name}"] += 1

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ConnectionClosedError
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table import Table
@@ -36,6 +37,7 @@ from tests.services.glue import glue_catalog
 from tests.services.hive import hive4_metastore, hive_metastore
 from tests.services.s3_tables import s3_tables
 from tests.services.seaweedfs import BUCKET, SeaweedFS, seaweedfs
+from tests.services.wire import wire_to
 
 pytestmark = [
     pytest.mark.jvm,
@@ -159,6 +161,36 @@ def test_pyiceberg_alone_cannot_read_a_hive_metastore_4(
         monkeypatch.setattr(client, "get_table", client.get_table.__wrapped__)
         with pytest.raises(Exception, match="Invalid method name: 'get_table'"):
             lake.load("t")
+
+
+@pytest.mark.parametrize("retries", [10, 0])
+def test_where_boto3_repeats_a_write_to_glue_pyiceberg_breaks_the_table(
+    glue: str, tmp_path: Path, retries: int
+) -> None:
+    """The answer to a write is lost, boto3 repeats it, and it is refused, as it was done: PyIceberg deletes its files.
+    Once PyIceberg looks before it deletes them, this fails.
+    """
+    port, name = int(glue.rpartition(":")[2]), f"repeated_{retries}"
+    settings: Any = {"glue.max-retries": retries}
+    with wire_to(port) as wire, open_lake(name, f"glue+http://127.0.0.1:{wire.port}", tmp_path, **settings) as lake:
+        table = lake.create("t", **{"commit.retry.num-retries": "0"})
+        table.append(make_rows(0, 5))
+        client: Any = getattr(lake.catalog, "glue")  # noqa: B009  a catalog of AWS
+        update = client.update_table
+
+        def answer_is_lost(**request: Any) -> Any:
+            wire.faults.append("lost answers")
+            return update(**request)
+
+        client.update_table = answer_is_lost
+        with pytest.raises(CommitFailedException if retries else ConnectionClosedError):
+            table.append(make_rows(5, 10))
+        scan = lake.load("t").scan()
+        if retries:
+            with pytest.raises(FileNotFoundError):
+                scan.to_arrow()
+        else:
+            assert scan.to_arrow().num_rows == 10
 
 
 def test_a_metastore_that_is_away_is_named(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import socket
 import socketserver
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -30,10 +30,14 @@ class Wire:
     port: int = 0
     chances: Mapping[Fault, float] = field(default_factory=dict)
     """How likely each fault is, for each request"""
+    faults: deque[Fault] = field(default_factory=deque)
+    """What happens to the next requests, one each"""
     rng: random.Random = field(default_factory=random.Random)
     happened: Counter[str] = field(default_factory=Counter)
 
     def next_fault(self) -> Fault | None:
+        if self.faults:
+            return self.faults.popleft()
         drawn = self.rng.random()
         for fault, chance in self.chances.items():
             drawn -= chance
