@@ -303,7 +303,7 @@ catalog_servers() {
 
 catalogs() {
     catalog_servers
-    python -m pytest --numprocesses 0 --verbose tests/interop/test_other_catalogs.py "$@"
+    python -m pytest --numprocesses 0 --verbose tests/interop/test_other_catalogs.py tests/interop/test_rest_kit.py "$@"
 }
 
 crowd() {

@@ -1,6 +1,6 @@
 """What the tests take from Maven Central: by Ivy, which comes with Spark, so that Java is all it needs.
 
-`artifacts.lock` and `hive4.lock` beside this file pin versions and sha256. Files are kept under
+`artifacts.lock`, `hive4.lock` and `rest_kit.lock` beside this file pin versions and sha256. Files are kept under
 `$ICEPUFFIN_CACHE/jars`, by default ~/.cache/icepuffin/jars. A machine that is meant to work without a network has
 ICEPUFFIN_OFFLINE=1: tests that need what is not there are skipped then; without it they fail.
 """
@@ -23,6 +23,7 @@ _PYSPARK = distribution("pyspark")
 SPARK_JARS = Path(str(_PYSPARK.locate_file("pyspark"))) / "jars"
 LOCK = Path(__file__).with_name("artifacts.lock")
 HIVE4_LOCK = LOCK.with_name("hive4.lock")
+REST_KIT_LOCK = LOCK.with_name("rest_kit.lock")
 ICEBERG = os.environ.get("ICEPUFFIN_ICEBERG", "1.11.0")
 """The Iceberg of the tests' Spark: `make ranges` names others."""
 SPARK = ".".join(_PYSPARK.version.split(".")[:2])
@@ -73,7 +74,7 @@ def _file_name(coordinate: str) -> str:
 
 
 def _fetch_missing(coordinates: list[str]) -> None:
-    sums = pinned() | pinned(HIVE4_LOCK)
+    sums = pinned() | pinned(HIVE4_LOCK) | pinned(REST_KIT_LOCK)
     with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
         (Path(folder) / "ivy.xml").write_text(_ivy_file(coordinates))
         (ivy,) = SPARK_JARS.glob("ivy-*.jar")

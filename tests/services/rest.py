@@ -40,7 +40,7 @@ def rest_catalog(folder: Path, s3: Mapping[str, str]) -> Iterator[str]:
     }
     if "s3.region" in s3:
         properties["client.region"] = s3["s3.region"]
-    command = [java(), "-Xmx512m", "-cp", ":".join(map(str, _class_path()))]
+    command = [java(), "-Xmx512m", "-cp", ":".join(map(str, class_path()))]
     command += ["org.codehaus.janino.SimpleCompiler", str(_SOURCE), "RestCatalog", str(port)]
     command += [f"{key}={value}" for key, value in properties.items()]
 
@@ -55,6 +55,7 @@ def rest_catalog(folder: Path, s3: Mapping[str, str]) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-def _class_path() -> list[Path]:
+def class_path() -> list[Path]:
+    """The jars of the server, and so of Iceberg's core with its tests."""
     jars = fetch_all(item for item in pinned() if not item.startswith(_OF_OTHERS))
     return jars + [jar for name in _FROM_SPARK for jar in SPARK_JARS.glob(f"{name}-[0-9]*.jar")]
