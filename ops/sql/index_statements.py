@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.index.definitions.ddl import create_index, drop_index, list_definitions, load_definition
+from icepuffin.ops.index.definitions.ddl import create_index, defined_names, drop_index, load_definition
 from icepuffin.ops.index.definitions.index_definition import COLUMN_LISTS, INDEX_PARAMETERS, IndexDefinition
 from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.index.upkeep.index_states import list_indexes
@@ -112,7 +112,7 @@ def _show(table: Table, statement: ShowIndexes) -> Answer:
 
 
 def _has(table: Table, index: str) -> bool:
-    return any(item.name == index for item in list_definitions(table))
+    return index in defined_names(table)
 
 
 def _parameters(statement: CreateIndex) -> dict[str, Any]:

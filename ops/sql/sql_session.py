@@ -24,7 +24,7 @@ from icepuffin.ops.catalog.redaction import other_reason, without_values
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.filters.predicate import RowPredicate
-from icepuffin.ops.index.definitions.ddl import list_definitions
+from icepuffin.ops.index.definitions.ddl import find_definition, list_definitions
 from icepuffin.ops.index.definitions.definition_columns import resolve_column
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.current_versions import versions_of
@@ -549,13 +549,15 @@ def _find_index(table: Table, schema: Schema, statement: Nearest) -> tuple[Index
     """The index on the column with the metric: the one that a hint names, else of several the first by name that has a
     version, if one has.
 
-    Raises SqlError where there is none of that name, or indexes read the column's bytes as different numbers.
+    Raises SqlError where there is none of that name, or indexes read the column's bytes as different numbers, and
+    DefinitionError where the one of that name is broken.
     """
     definitions = list_definitions(table)
     fitting = [one for one in _of_column(definitions, schema, statement) if one.metric is statement.metric]
     if (name := statement.hints.index) is not None:
         named = next((one for one in fitting if one.name == name), None)
         if named is None:
+            find_definition(table, name)  # raises where this release does not understand it
             names = ", ".join(one.name for one in fitting) or "none"
             what = f"{statement.table} has no index {name} on {statement.vector_column} by {statement.metric}"
             raise SqlError(f"the hint INDEX({name}): {what}; there are: {names}")

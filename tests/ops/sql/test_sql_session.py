@@ -354,6 +354,20 @@ def test_scripts_may_run_twice(session: SqlSession) -> None:
         assert session.sql("DROP INDEX IF EXISTS e ON db.t").how == how
 
 
+def test_an_index_with_a_broken_definition_is_there_and_can_be_dropped(session: SqlSession, table: Table) -> None:
+    with table.refresh().transaction() as transaction:
+        transaction.set_properties({"ann.index.e.depth": "3"})
+    hinted = NEAREST.replace("SELECT", "SELECT /*+ INDEX(e) */")
+    for text in (
+        "CREATE INDEX IF NOT EXISTS e ON db.t USING diskann (embedding) WITH (metric = 'l2')",
+        f"{hinted} ORDER BY d LIMIT 5",
+    ):
+        with pytest.raises(DefinitionError, match=r"ann\.index\.e\.depth"):
+            session.sql(text)
+    assert session.sql("DROP INDEX IF EXISTS e ON db.t").how == "index e is dropped"
+    assert "ann_e" not in table.refresh().metadata.refs
+
+
 def test_a_column_is_that_of_the_snapshot(sql_catalog: Catalog) -> None:
     """Its name may be another column's by now."""
     rows = make_rows(0, 60)
