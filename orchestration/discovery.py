@@ -52,16 +52,17 @@ class TableListing:
 
 def indexes_of(table: Table, settings: TableSettings, *, by_pattern: bool) -> PropertyIndexes:
     """The indexes in a loaded table's properties, or those alone that the settings have as well, whose columns may have
-    been renamed. Raises DefinitionError where the properties are invalid.
+    been renamed.
 
     by_pattern: whether the settings are those of a pattern, so that the table need not have the columns of all indexes.
     """
+    refused = refused_definitions(table)
     return PropertyIndexes(
         list_definitions(table)
         if settings.indexes_from_table
-        else tuple(filter(None, (find_definition(table, name) for name in settings.indexes))),
+        else tuple(filter(None, (find_definition(table, name) for name in settings.indexes if name not in refused))),
         columns=tuple(field.name for field in table.schema().fields) if by_pattern else None,
-        left_out=". ".join(map(str, refused_definitions(table).values())) if settings.indexes_from_table else "",
+        left_out=". ".join(map(str, refused.values())) if settings.indexes_from_table else "",
     )
 
 

@@ -44,7 +44,7 @@ def list_definitions(table: Table) -> tuple[IndexDefinition, ...]:
 def refused_definitions(table: Table) -> dict[str, DefinitionError]:
     """The errors of the indexes whose definition this release does not understand, by name."""
     errors: dict[str, DefinitionError] = {}
-    for name in defined_names(table):
+    for name in sorted({name for key in table.properties if (name := index_of_property(key)) is not None}):
         try:
             find_definition(table, name)
         except DefinitionError as error:

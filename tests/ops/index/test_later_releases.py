@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.assets.table_settings import TableSettings
+from icepuffin.assets.table_settings import IndexSettings, TableSettings
 from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
 from icepuffin.ops.index.definitions.ddl import create_index, drop_index, list_definitions
 from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
@@ -97,6 +97,28 @@ def test_this_release_goes_on_once_the_index_is_dropped(table: Table) -> None:
     assert index_head(table).action is Action.REFRESHED
     result, _ = answer_with_recall(table)
     assert (result.coverage, result.warnings) == (Coverage.EXACT_VERSION, ())
+
+
+def test_a_broken_definition_keeps_no_index_of_the_settings_back(table_factory: Callable[..., Table]) -> None:
+    table = table_factory()
+    for name in ("e", "f"):
+        create_index(table, replace(DEFINITION, name=name))
+    with table.transaction() as transaction:
+        transaction.set_properties({"ann.index.f.depth": "1"})
+    indexes = {name: IndexSettings(column="embedding", metric="l2") for name in ("e", "f")}
+    settings = TableSettings(catalog="test", name="db.t", indexes_from_table=False, indexes=indexes)
+    assert [it.name for it in indexes_of(table, settings, by_pattern=False).definitions] == ["e"]
+
+
+def test_a_property_of_no_index_keeps_no_index_back(
+    table_factory: Callable[..., Table], caplog: pytest.LogCaptureFixture
+) -> None:
+    table = table_factory()
+    create_index(table, DEFINITION)
+    with table.transaction() as transaction:
+        transaction.set_properties({"ann.index.e": "on"})
+    assert [definition.name for definition in list_definitions(table)] == ["e"]
+    assert "table property 'ann.index.e' is no parameter of an index" in caplog.text
 
 
 @pytest.mark.parametrize(("parameter", "value"), [("depth", "1"), ("vectors", "rq2"), ("max-degree", "9999")])
