@@ -111,12 +111,16 @@ class TableContext:
 
     def index(self, name: str | None) -> "IndexDefinition":
         """The index of that name; without one, the only index."""
+        from icepuffin.ops.index.definitions.ddl import refused_definitions
+
         named = self.indexes_named(name)
         if len(named) == 1:
             return named[0]
         if named:
             names = ", ".join(index.name for index in named)
             raise click.ClickException(f"{self.name} has several indexes, name one: {names}")
+        for error in refused_definitions(self.table).values():
+            raise error
         raise click.ClickException(f"{self.name} has no index; {self._index_remedy}")
 
     def vector_column(self, definition: "IndexDefinition", snapshot: str | None) -> str:

@@ -1027,6 +1027,9 @@ def test_a_table_without_an_index_says_how_to_make_one(run: Run, refused: Run, p
     assert f"demo.packages has no index; {made}" in refused("index", "verify", "demo.packages")
     assert "demo.packages: nothing to make, sketches are off and there is no index" in run("refresh", "demo.packages")
     assert "demo.packages has no index; make one with" in run("plan", "demo.packages")
+    with pages.table.refresh().transaction() as transaction:
+        transaction.set_properties({"ann.index.a.colum": "embedding"})
+    assert "'ann.index.a.colum' is no parameter of an index" in refused("index", "verify", "demo.packages")
 
 
 @pytest.mark.parametrize("command", ["refresh", "plan"])
