@@ -59,7 +59,8 @@ class IndexList(Presentation, tuple[IndexState, ...]):
 def list_indexes(table: Table, *, ref: str = "main") -> IndexList:
     """The indexes that a table's properties define, how many versions each has, and how far it is behind.
 
-    Reads the metadata that `table` was loaded with, and no file.
+    Reads the metadata that `table` was loaded with, and no file. An index whose definition this release does not
+    understand is left out, with a warning in the log.
 
     Parameters
     ----------
@@ -73,11 +74,6 @@ def list_indexes(table: Table, *, ref: str = "main") -> IndexList:
     tuple of IndexState
         By name; `definition`, `versions` (ids of the data snapshots that have one), `snapshot_id` (of the version at
         the index tag) and `lag`: `lag.snapshots` newer ones without a version, the oldest of `lag.minutes` ago.
-
-    Raises
-    ------
-    DefinitionError
-        A definition in the properties is broken.
 
     Examples
     --------
