@@ -108,15 +108,16 @@ class UnpublishedStatistics:
 
     def publish(self, *beside: CommitPart[object]) -> None:
         """Put the file into the slot, with the parts `beside` in the same commit, as far as that is not done. One that
-        is gone is written anew.
+        is gone, before or after, is written anew.
         """
         if not self.is_there():
             self._write()
         for remaining in reversed(range(_ATTEMPTS)):
             commit_together(self._table, (self.part, *beside))
-            if self.part.outcome():
-                return
             path = self.part.entry.statistics_path
+            # it may have been long until the commit, as where the machine was suspended
+            if self.part.outcome() and open_storage(path, self._storage).exists(path):
+                return
             with left_where_refused():
                 open_storage(path, self._storage).delete(path)
             if remaining:

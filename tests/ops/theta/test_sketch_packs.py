@@ -166,6 +166,26 @@ def test_a_version_whose_pack_is_gone_before_it_is_bound_is_not_bound(table: Tab
     assert sketch_versions(table.refresh()) == ()
 
 
+def test_statistics_that_are_gone_once_they_are_published_are_written_anew(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Garbage collection may take them while a commit takes long."""
+    snapshot, commit, lost = append(table, 0, 100), table.catalog.commit_table, list[Path]()
+
+    def commit_late(*args: Any) -> Any:
+        if not lost:
+            (path,) = (local(table.metadata.location) / "metadata").glob(f"{snapshot}-*.stats")
+            path.unlink()
+            lost.append(path)
+        return commit(*args)
+
+    monkeypatch.setattr(table.catalog, "commit_table", commit_late)
+    report = materialize(table, snapshot)
+    assert local(report.statistics_path or "").exists()
+    (registered,) = (it for it in table.refresh().metadata.statistics if it.snapshot_id == snapshot)
+    assert (registered.statistics_path, len(lost)) == (report.statistics_path, 1)
+
+
 def test_a_run_drops_the_packs_of_versions_that_an_engine_has_expired(table: Table) -> None:
     (pack,) = packed(table)
     versions = sketch_versions(table.refresh())
