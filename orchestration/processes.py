@@ -29,6 +29,8 @@ _INITIAL = "pid:[4026531836]"
 """The namespace of process ids outside all containers (PROC_PID_INIT_INO in Linux)."""
 _CONTAINER = re.compile(r"/([0-9a-f]{64})/\S* /etc/hostname ")
 """Folder that Docker, containerd or Podman mounts /etc/hostname from: it has the container's or the pod's id."""
+_LAYER = re.compile(r" / / .* - overlay .*[ ,]upperdir=([^, \n]+)")
+"""Folder with the files that a container has written: a restart leaves it that one, which no other has"""
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 _INTERRUPTS = (dg.DagsterExecutionInterruptedError.__name__, KeyboardInterrupt.__name__)
 _IN_PROGRESS = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
@@ -43,6 +45,8 @@ class Process:
     """Hash of the machine's or the container's id, as host names repeat; empty where there is no id of its own, because
     ids in images are copies.
     """
+    layer: str
+    """Hash of the folder with what the container has written; empty outside containers, and where none shows."""
     boot: str
     """Id of the machine's boot."""
     namespace: str
@@ -59,24 +63,30 @@ class Process:
             return False
         if self.boot != here.boot:
             return self.machine != ""
-        if self.namespace != here.namespace:
-            return False
+        if self.namespace != here.namespace:  # the same container has another one when it was restarted
+            return self.layer != "" and self.layer == here.layer
         began = _start_time(self.pid)
         return not _exists(self.pid) if began is None else began != self.began
 
 
 @cache
-def _machine() -> tuple[str, str, str, str]:
-    """(host, machine, boot, namespace) of this process."""
+def _machine() -> tuple[str, str, str, str, str]:
+    """(host, machine, layer, boot, namespace) of this process."""
     namespace = str(Path("/proc/self/ns/pid").readlink())
-    machine = _machine_id(namespace)
+    mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+    layer = _LAYER.search(mounts)
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return socket.gethostname(), machine and hashlib.sha256(machine.encode()).hexdigest()[:16], boot, namespace
+    hashes = _hash(_machine_id(mounts, namespace)), _hash(layer[1] if layer else "")
+    return socket.gethostname(), *hashes, boot, namespace
 
 
-def _machine_id(namespace: str) -> str:
+def _hash(text: str) -> str:
+    return text and hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _machine_id(mounts: str, namespace: str) -> str:
     """Id of the container, if /etc/hostname shows one; else of the machine, if this process is in no container."""
-    if container := _CONTAINER.search(Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")):
+    if container := _CONTAINER.search(mounts):
         return container[1]
     with suppress(FileNotFoundError):
         machine = Path("/etc/machine-id").read_text(encoding="ascii").strip()

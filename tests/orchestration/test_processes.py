@@ -107,6 +107,25 @@ def test_a_reboot_a_reused_id_and_no_such_process_end_a_run(
     assert "is gone: it was killed, or the machine was restarted. What it had finished is kept" in last.message
 
 
+def test_a_container_that_was_restarted_ends_its_run_and_another_container_does_not(
+    instance: dg.DagsterInstance, here: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "this_process", lambda: replace(here, layer="a"))
+    run = noted_run(instance, replace(here, layer="a", namespace="pid:[1]"))
+    noted_run(instance, replace(here, layer="b", namespace="pid:[1]"))
+    assert end_lost_runs(instance) == (run.run_id,)
+
+
+def test_the_layer_of_a_container_is_that_of_its_root() -> None:
+    options = "rw,lowerdir=/o/l/A:/o/l/B,upperdir=/o/{}/diff,workdir=/o/{}/work"
+    volume = f"612 575 0:70 / /data rw,relatime - overlay overlay {options.format('b', 'b')}\n"
+    root = f"575 421 0:66 / / rw,relatime master:99 - overlay overlay {options.format('a', 'a')}\n"
+    found = processes._LAYER.search(volume + root)
+    assert found is not None
+    assert found[1] == "/o/a/diff"
+    assert processes._LAYER.search(f"22 1 254:0 / / rw - ext4 /dev/vda rw\n{volume}") is None
+
+
 def test_a_run_that_reports_its_end_before_its_process_ends_keeps_what_it_reported(
     instance: dg.DagsterInstance, here: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
