@@ -128,6 +128,7 @@ class Deployment:
     def remove(self) -> None:
         self.composed("down", "-v", "-t", "20")
         shutil.rmtree(self.login)
+        (DEPLOY.parent / "oom").unlink(missing_ok=True)  # of podman, where a process took too much memory
 
     def composed(self, *arguments: str) -> str:
         return output(*self.compose, *arguments, environment=self.environment)
