@@ -138,9 +138,13 @@ class _Watch:
         self._lake = lake
         self._numbers: dict[int, int] = {}
         self._base = 0
+        self._ages: dict[str, float] = {}
+        """Age of each file when it was first named"""
 
     def check(self) -> None:
-        young = [path for path in lost_files(self._schedule, self._lake) if self._age(path) <= _GRACE_SECONDS]
+        for path in named_files(self._lake, (_INDEX,)):
+            self._ages.setdefault(path, self._schedule.age(path.removeprefix(f"{LOCATION}/t/")))
+        young = [path for path in lost_files(self._schedule, self._lake) if self._ages[path] <= _GRACE_SECONDS]
         assert not young, f"files that are named were collected: {young}"
         table = self._lake.load("t")
         numbers = {entry.snapshot_id: entry.sequence_number or 0 for entry in table.snapshots()}
@@ -150,9 +154,6 @@ class _Watch:
                 before, self._base = self._base, version.base_snapshot_id
                 is_back = self._numbers[self._base] < numbers.get(before, 0)  # of one that expired it is taken back
                 assert not is_back, f"the tag went back from snapshot {before} to {self._base}"
-
-    def _age(self, path: str) -> float:
-        return self._schedule.ages_of_gone[path.removeprefix(f"{LOCATION}/t/")]
 
 
 def lost_files(schedule: Schedule, lake: Lake) -> set[str]:

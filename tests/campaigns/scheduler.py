@@ -144,6 +144,10 @@ class Schedule:
     def _files(self) -> set[str]:
         return {str(path.relative_to(self._folder)) for path in self._folder.rglob("*") if path.is_file()}
 
+    def age(self, path: str) -> float:
+        """How old a file is, or was when it went."""
+        return self.ages_of_gone[path] if path in self.ages_of_gone else self.now - self._ages[path]
+
     def watch(self, catalog: Catalog) -> None:
         """A look at a table, and a commit, end a step."""
         load, commit = catalog.load_table, catalog.commit_table

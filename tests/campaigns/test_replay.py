@@ -5,8 +5,11 @@ import subprocess
 import sys
 
 import pytest
+from pyiceberg.table import Table
 
 from icepuffin.ops.binding import bindings
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.storage import open_storage
 from tests.campaigns import replay
 from tests.campaigns.budget import BrokenPromiseError, Budget
 from tests.draws import SEED
@@ -45,3 +48,18 @@ def test_a_commit_that_asserts_no_tag_is_found_again_and_again(monkeypatch: pyte
         assert budget.counts["schedules"] <= 30
         found.append(str(error.value))
     assert found[0] == found[1]
+
+
+def test_a_collection_of_what_is_named_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However old it is."""
+
+    def collect(table: Table, *, storage: StorageConfig) -> None:
+        store = open_storage(table.location(), storage)
+        paths = [file.path for file in store.list(f"{table.location()}/metadata")]
+        store.delete_all([path for path in paths if path.endswith(".puffin")])
+
+    monkeypatch.setattr(replay, "collect_garbage", collect)
+    budget = Budget(600.0, 0)
+    with pytest.raises(BrokenPromiseError, match="files that are named were collected"):
+        replay.run_all(budget)
+    assert budget.counts["schedules"] <= 30
