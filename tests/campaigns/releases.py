@@ -26,6 +26,7 @@ from pyiceberg.expressions import In
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.compiled_code import sources_digest
+from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.ownership import own_snapshots
 from icepuffin.ops.table.snapshots import data_snapshots
@@ -181,6 +182,8 @@ class Releases(RuleBasedStateMachine):
         elif indexes or index is None:
             self._do(release, "refresh", index=index, **bits)
         self._note_unreadable(before, newly)
+        if index is None:
+            assert self._do(release, "ndv").keys() == {"id", "name", "section"}, f"{release}: sketches"
         for name in indexes:
             if self._reads(release, name):
                 self._require_fresh(release, name)
@@ -311,10 +314,10 @@ class Releases(RuleBasedStateMachine):
         return data_snapshots(self.table.refresh())[-1].snapshot_id
 
     def _has_readable(self, index: str) -> bool:
-        """Whether the head has a version that each release can read."""
+        """Whether the head has a version of the index that each release can read."""
         return any(
-            owned.base_id == self._head() and snapshot_id not in self.unreadable
-            for snapshot_id, owned in own_snapshots(self.table.metadata).items()
+            version.base_snapshot_id == self._head() and version.index_snapshot_id not in self.unreadable
+            for version in index_versions(self.table, index)
         )
 
     def _note_unreadable(self, before: Any, of_feature: bool) -> None:
