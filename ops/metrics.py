@@ -19,7 +19,7 @@ from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.catalog.read_restrictions import pyiceberg_table, require_unrestricted
 from icepuffin.ops.errors import IcepuffinError, faults_of
-from icepuffin.ops.index.definitions.ddl import list_definitions
+from icepuffin.ops.index.definitions.ddl import list_definitions, refused_definitions
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.index.upkeep.freshness import index_lag, missing_ref
@@ -33,8 +33,8 @@ _log = logging.getLogger(__name__)
 ABOUT = {
     "icepuffin_table_up": "1 where the table could be read, 0 where it could not.",
     "icepuffin_index_versions": "Versions of the index in the table's metadata.",
-    "icepuffin_index_versions_behind": "Data snapshots newer than the newest with a version; +Inf: no ref to follow.",
-    "icepuffin_index_seconds_behind": "Age of the oldest snapshot without a version; 0: none is, +Inf: no ref.",
+    "icepuffin_index_versions_behind": "Data snapshots newer than the newest with a version; +Inf: unknown.",
+    "icepuffin_index_seconds_behind": "Age of the oldest snapshot without a version; 0: none is, +Inf: unknown.",
     "icepuffin_index_recall": "recall@10 of the version at the index tag, measured before it was published.",
     "icepuffin_index_bytes": "Bytes of the version at the index tag: its own file, and the packs that it names.",
     "icepuffin_index_run_seconds": "Seconds that the run took which made the version at the index tag.",
@@ -106,6 +106,14 @@ def _of_indexes(table: Table, ref: str, labels: Mapping[str, str]) -> Iterator[M
     require_unrestricted(table)
     for definition in list_definitions(table):
         yield from index_samples(table, definition, ref, labels)
+    yield from refused_samples(refused_definitions(table), labels)
+
+
+def refused_samples(names: Iterable[str], labels: Mapping[str, str]) -> Iterator[MetricSample]:
+    """Those of indexes whose definition this release does not understand: an alert on either has to fire."""
+    for name in names:
+        yield MetricSample("icepuffin_index_versions_behind", {**labels, "index": name}, math.inf)
+        yield MetricSample("icepuffin_index_seconds_behind", {**labels, "index": name}, math.inf)
 
 
 def table_samples(

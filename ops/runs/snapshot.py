@@ -12,7 +12,7 @@ from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.catalog.read_restrictions import require_table
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.index.definitions.ddl import list_definitions, load_definition
+from icepuffin.ops.index.definitions.ddl import list_definitions, load_definition, refused_definitions
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.planning.index_report import IndexReport
@@ -109,7 +109,10 @@ def refresh(
     UnknownSnapshotError
         The snapshot is not in the table's metadata.
     DefinitionError
-        There is no such index, or the definition does not fit the table.
+        There is no such index, or the definition does not fit the table, or this release does not understand it. It
+        keeps no other index back.
+    LaterReleaseError
+        A later release made the version that would be replaced.
     GateFailedError
         The recall that was measured is too low; nothing is published.
     LostRaceError, UnknownOutcomeError
@@ -135,6 +138,7 @@ def refresh(
         verify=verify,
         again=index is not None,
         progress=progress,
+        refused=refused_definitions(table).values() if index is None else (),
     )
 
 
@@ -148,12 +152,14 @@ def refresh_snapshot(
     verify: bool = False,
     again: bool = False,
     progress: RefreshProgress | None = None,
+    refused: Iterable[IcepuffinError] = (),
 ) -> RefreshReport:
     """Make a snapshot's theta sketches, where `sketches`, then its version of each index. The commit of the first
     version that is published takes the sketches along.
 
     Defines the indexes that the table does not have. `columns`: of the sketches; None for all whose type is sketched.
-    `again`: whether a build that an earlier run made in vain is made again.
+    `again`: whether a build that an earlier run made in vain is made again. `refused`: errors of indexes that are
+    left out, for want of a definition that this release understands.
     Raises what `count_theta_sketches`, `create_index` and `materialize_index` raise; what was made stays. An error that
     another try would end with, too, keeps no other index back: it is raised in the end, the first one of several.
     """
@@ -165,7 +171,7 @@ def refresh_snapshot(
     if sketches:
         counted = count_theta_sketches(part("sketches"), snapshot_id, columns=columns, verify=verify)
     reports: dict[str, IndexReport] = {}
-    failures: list[IcepuffinError] = []
+    failures = [*refused]
     try:
         for definition in definitions:
             name = definition.name

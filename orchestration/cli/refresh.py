@@ -31,7 +31,11 @@ def command(context: TableContext, /, snapshot: str | None, index: str | None, *
             bars(name if stage == SKETCH_STAGE else f"index {name}: {stage}", done, total)
 
         refreshed = refresh_snapshot(
-            **context.work(index, snapshot), verify=verify, again=index is not None, progress=show
+            **context.work(index, snapshot),
+            verify=verify,
+            again=index is not None,
+            progress=show,
+            refused=context.left_out.values() if index is None else (),
         )
     sketches, indexes = refreshed.sketches, refreshed.indexes
     if context.as_json:

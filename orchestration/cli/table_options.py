@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from icepuffin.assets.spec import TableSpec
     from icepuffin.assets.table_settings import TableSettings
-    from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+    from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
     from icepuffin.ops.index.upkeep.index_states import IndexList
     from icepuffin.ops.model import StorageConfig
 
@@ -109,17 +109,26 @@ class TableContext:
             raise click.ClickException(f"{self.name} has no index '{name}'; {self._index_remedy}")
         return named
 
-    def index(self, name: str | None) -> "IndexDefinition":
-        """The index of that name; without one, the only index."""
+    @property
+    def left_out(self) -> "dict[str, DefinitionError]":
+        """Errors of the table's own indexes that this release does not understand, by name."""
         from icepuffin.ops.index.definitions.ddl import refused_definitions
 
+        if not self.spec.settings.indexes_from_table:
+            return {}
+        known = {index.name for index in self.indexes}
+        return {name: error for name, error in refused_definitions(self.table).items() if name not in known}
+
+    def index(self, name: str | None) -> "IndexDefinition":
+        """The index of that name; without one, the only index."""
         named = self.indexes_named(name)
-        if len(named) == 1:
+        left_out = self.left_out if name is None else {}
+        if len(named) == 1 and not left_out:
             return named[0]
         if named:
-            names = ", ".join(index.name for index in named)
+            names = ", ".join(sorted([*left_out, *(index.name for index in named)]))
             raise click.ClickException(f"{self.name} has several indexes, name one: {names}")
-        for error in refused_definitions(self.table).values():
+        for error in left_out.values():
             raise error
         raise click.ClickException(f"{self.name} has no index; {self._index_remedy}")
 

@@ -546,12 +546,13 @@ def test_wrong_properties_of_an_index_are_named_by_every_command_and_can_be_drop
     with lake.table.refresh().transaction() as transaction:
         transaction.set_properties({"ann.index.second.colum": "embedding"})
     wrong = "demo.packages: table property 'ann.index.second.colum' is no parameter of an index"
-    for arguments in (("refresh", "--index", "second"), ("search", "--index", "second", "--like-id", "5")):
-        assert wrong in refused(arguments[0], "demo.packages", *arguments[1:])
-    for arguments in (("stats",), ("refresh",), ("search", "--like-id", "5")):
-        caplog.clear()
-        assert run(arguments[0], "demo.packages", *arguments[1:]), "it is about the other index"
-        assert wrong in caplog.text
+    like = ("--like-id", "5")
+    for command, *options in (["refresh"], ["refresh", "--index", "second"], ["search", "--index", "second", *like]):
+        assert wrong in refused(command, "demo.packages", *options)
+    assert "has several indexes, name one: embedding, second" in refused("search", "demo.packages", *like)
+    caplog.clear()
+    assert run("stats", "demo.packages"), "it is about the other index"
+    assert wrong in caplog.text
     run("index", "drop", "demo.packages", "second", "--yes")
     assert "has a version" in run("stats", "demo.packages")
 

@@ -305,16 +305,19 @@ def _open_nearest(
 ) -> tuple[list[OpenVersion], list[str]]:
     """(open versions in the given order, one line on each that cannot be read).
 
-    Stops at the first version of an ancestor that shares at least as many files as any later one. Raises StorageError
-    where the store does not answer: without a version that is whole, all its rows would be indexed again. Raises
-    LaterReleaseError where a later release made the version at the tag that would be moved, or one of the snapshot.
+    Stops at the first version of an ancestor that shares at least as many files as any later one, once it has come by
+    the one at the tag. Raises StorageError where the store does not answer: without a version that is whole, all its
+    rows would be indexed again. Raises LaterReleaseError where a later release made the version at the tag that would
+    be moved, or one of the snapshot.
     """
     definition, live = plan.definition, plan.live
     opened: list[OpenVersion] = []
     unreadable: list[str] = []
+    tagged = next((version for version in versions if plan.tag in version.tags), None)
     for version in versions:
         readable, broken = open_versions(run.table, [version], run.storage, skip_unanswered=False)
         unreadable += map(str, broken)
+        tagged = None if version is tagged else tagged
         is_replaced = plan.tag in version.tags or (version.tags and version.base_snapshot_id == live.snapshot_id)
         if is_replaced and (later := next((it for it in broken if isinstance(it, LaterReleaseError)), None)):
             raise LaterReleaseError(
@@ -325,7 +328,7 @@ def _open_nearest(
             readable = []
             unreadable.append(f"{version.puffin_path}: {'; '.join(listed(faults))}")
         opened += readable
-        if version.base_snapshot_id not in ancestors:
+        if version.base_snapshot_id not in ancestors or tagged is not None:
             continue
         exact = version.base_snapshot_id == live.snapshot_id
         if any(_same_graphs(item, definition) and (exact or covers_all_older_files(item, live)) for item in readable):

@@ -77,6 +77,14 @@ def test_no_refresh_replaces_it(table: Table, told: str, appended: bool) -> None
     assert table.refresh().metadata == before
 
 
+def test_a_rollback_moves_no_tag_away_from_it(table: Table, told: str) -> None:
+    table.manage_snapshots().rollback_to_snapshot(table.metadata.snapshots[0].snapshot_id).commit()
+    before = table.refresh().metadata
+    with pytest.raises(LaterReleaseError, match=told):
+        index_head(table)
+    assert table.refresh().metadata == before
+
+
 def test_searches_go_on_without_it_and_tell(table: Table, told: str) -> None:
     assert verify(table, "e").from_later_release
     result, recall = answer_with_recall(table)
@@ -131,9 +139,11 @@ def test_an_index_that_only_a_later_release_understands_keeps_no_other_back(
         create_index(table, replace(DEFINITION, name=name))
     with table.transaction() as transaction:
         transaction.set_properties({f"ann.index.f.{parameter}": value})
-    assert [definition.name for definition in list_definitions(table)] == [*refresh(table, storage=STORAGE).indexes]
-    with pytest.raises(DefinitionError, match=r"db\.t: .* Leave it to a later release that has set it") as told:
-        refresh(table, "f", storage=STORAGE)
+    assert [definition.name for definition in list_definitions(table)] == ["e"]
+    for index in (None, "f"):
+        with pytest.raises(DefinitionError, match=r"db\.t: .* Leave it to a later release that has set it") as told:
+            refresh(table, index, storage=STORAGE)
+    assert len(index_versions(table.refresh(), "e")) == 1
     assert str(told.value) in caplog.text
     assert indexes_of(table, TableSettings(catalog="test", name="db.t"), by_pattern=False).left_out == str(told.value)
 
