@@ -104,9 +104,11 @@ def _as_defined(table: Table, definition: IndexDefinition) -> IndexDefinition | 
     if in_table is None:
         return None
     by_name = {field.name: field.field_id for field in table.schema().fields}
-    if definition.column != in_table.column and by_name.get(definition.column, in_table.field_id) != in_table.field_id:
+    now = next((name for name, field_id in by_name.items() if field_id == in_table.field_id), None)
+    is_other = definition.column != in_table.column or (now is not None and definition.field_id is None)
+    if is_other and by_name.get(definition.column, in_table.field_id) != in_table.field_id:
         raise DefinitionError(
-            f"{table_name(table)}: index {definition.name!r} is on column {in_table.column}, and is to be on "
+            f"{table_name(table)}: index {definition.name!r} is on column {now or in_table.column}, and is to be on "
             f"{definition.column}: drop the index, and the next run makes it on that column, or take another name"
         )
     for parameter in _OF_DISTANCES:

@@ -143,6 +143,20 @@ def test_another_metric_is_another_index(table: Table) -> None:
     assert_right(table, vectors_of(np.arange(8)), Coverage.EXACT_VERSION, by_angle)
 
 
+def test_a_name_that_another_column_has_taken_is_no_renaming(table: Table) -> None:
+    """As in a swap by renaming: readers by name would go on by the old model."""
+    refresh_all(table, DEFINITION, storage=STORAGE, threads=1)
+    with table.refresh().update_schema() as update:
+        update.rename_column("embedding", "before")
+    refresh_all(table, DEFINITION, storage=STORAGE, threads=1)
+    with table.refresh().update_schema() as update:
+        update.add_column("embedding", ListType(90, FloatType(), element_required=False))
+    with pytest.raises(DefinitionError, match="'e' is on column before, and is to be on embedding: drop the index"):
+        refresh_all(table, DEFINITION, storage=STORAGE, threads=1)
+    for index in ("e", replace(DEFINITION, column="before")):
+        refresh_all(table, index, storage=STORAGE, threads=1)
+
+
 def test_batches_of_other_dimensions_are_refused_until_the_last_one(table: Table) -> None:
     half = ROWS // 2
     table.overwrite(rows_of(second_model(24, 0, half), 0, half), f"id < {half}")
