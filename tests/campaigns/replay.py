@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
 
+import numpy as np
 from pyiceberg.expressions import In
 from pyiceberg.table import Table
 
@@ -262,14 +263,19 @@ class _Cast:
         """Readers that are kept open."""
         for _ in range(_SEARCHES):
             table = lake.load("t")
-            live = set(table.scan(selected_fields=("id",)).to_arrow()["id"].to_pylist())
+            live = table.scan(selected_fields=("id", "embedding")).to_arrow()
+            apart = queries(3)[:, None] - np.array(live["embedding"].to_pylist(), np.float32)
+            far = dict(zip(live["id"].to_pylist(), np.linalg.norm(apart, axis=2).T, strict=True))
             reader = open_index(table, DEFINITION, storage=STORAGE)
             for _ in range(2):
                 self._schedule.point("searches")
                 answer = reader.search(queries(3), 5, columns=["id"])
-                found = answer.rows["id"].to_pylist()
-                assert set(found) <= live, f"rows {found} of {live}"
-                assert len(found) == 15, f"{len(found)} rows"
+                found = [(row["query"], row["id"]) for row in answer.rows.to_pylist()]
+                assert len(set(found)) == 15, f"rows {found}"
+                true = [far[row][query] for query, row in found]
+                np.testing.assert_allclose(answer.rows["distance"], true, rtol=1e-3)
+                nearest = np.sort(np.stack([*far.values()]), axis=0)[4][[query for query, _ in found]]
+                assert np.mean(true <= nearest * 1.001) >= DEFINITION.target_recall, f"rows {found}"
                 self._budget.notes["answers with a warning" if answer.warnings else "answers"] += 1
 
     def _hours(self) -> None:
