@@ -58,7 +58,7 @@ def test_a_crowd_at_one_table_loses_nothing(monkeypatch: pytest.MonkeyPatch, cat
 
 def test_three_releases_at_one_table_leave_each_other_what_they_cannot_read() -> None:
     budget = Budget(seconds=600.0, seed=SEED, is_enough=lambda counts: counts.total() > 0)
-    releases.run(budget, histories=amount(100 if IS_NIGHT else 7))
+    releases.run(budget, histories=amount(100 if IS_NIGHT else 8))
     assert budget.notes["refused"]
 
 
