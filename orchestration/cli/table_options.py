@@ -111,13 +111,9 @@ class TableContext:
 
     @property
     def left_out(self) -> "dict[str, DefinitionError]":
-        """Errors of the table's own indexes that this release does not understand, by name."""
-        from icepuffin.ops.index.definitions.ddl import refused_definitions
+        from icepuffin.orchestration.discovery import left_out_of
 
-        if not self.spec.settings.indexes_from_table:
-            return {}
-        known = {index.name for index in self.indexes}
-        return {name: error for name, error in refused_definitions(self.table).items() if name not in known}
+        return left_out_of(self.table, self.spec)
 
     def index(self, name: str | None) -> "IndexDefinition":
         """The index of that name; without one, the only index."""

@@ -35,21 +35,27 @@ def list_definitions(table: Table) -> tuple[IndexDefinition, ...]:
     """The indexes that a table's properties define, without those of `refused_definitions`, of which a warning is
     logged: a later release, or whoever mistyped a property, keeps no other index back.
     """
-    refused = refused_definitions(table)
+    definitions, refused = _understood(table)
     for error in refused.values():
         _log.warning("%s", error)
-    return _parsed(table, {key: it for key, it in table.properties.items() if index_of_property(key) not in refused})
+    return tuple(definitions)
 
 
 def refused_definitions(table: Table) -> dict[str, DefinitionError]:
     """The errors of the indexes whose definition this release does not understand, by name."""
-    errors: dict[str, DefinitionError] = {}
+    return _understood(table)[1]
+
+
+def _understood(table: Table) -> tuple[list[IndexDefinition], dict[str, DefinitionError]]:
+    """(definitions by name, errors of the indexes that have none which this release understands)."""
+    definitions: list[IndexDefinition] = []
+    refused: dict[str, DefinitionError] = {}
     for name in sorted({name for key in table.properties if (name := index_of_property(key)) is not None}):
         try:
-            find_definition(table, name)
+            definitions += filter(None, [find_definition(table, name)])
         except DefinitionError as error:
-            errors[name] = error
-    return errors
+            refused[name] = error
+    return definitions, refused
 
 
 def _parsed(table: Table, properties: Mapping[str, str]) -> tuple[IndexDefinition, ...]:
