@@ -30,7 +30,7 @@ from urllib.request import Request, urlopen
 
 DEPLOY = Path(__file__).resolve().parent
 PROJECT = "icepuffin-trial"
-IMAGE = "icepuffin:0.1.0"
+IMAGE = "icepuffin:0.2.0.dev0"
 MAX_BYTES = 1_200_000_000
 WORKERS = 2
 WORKER_MEMORY = 3 << 30

@@ -116,7 +116,7 @@ def test_the_times_of_the_last_set_up_are_noted(tmp_path: Path) -> None:
         "busy() { head -c 900000000 /dev/zero | cksum; }", "measured packages busy", "measured kernels sleep 0.3"
     )
     assert list(times) == ["packages", "kernels"]
-    assert times["packages"][1] > 0.2
+    assert times["packages"][1] > 0.1
     assert times["kernels"][0] >= 0.3
     assert times["kernels"][1] <= 0.2
     again = noted("measured packages true")
