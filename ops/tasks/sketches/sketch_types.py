@@ -1,5 +1,6 @@
 """The types of columns that can have a theta sketch, in Iceberg's text form."""
 
+import numpy as np
 import pyarrow as pa
 
 from icepuffin.ops.errors import ArgumentError
@@ -28,10 +29,17 @@ ARROW_TYPES = {
 """The Arrow type whose buffers the kernels read, by type name; a decimal or fixed type has one per width."""
 SKETCHED_TYPES = frozenset({*ARROW_TYPES, "decimal", "fixed"})
 """Types of columns that can have a sketch at all."""
+HISTOGRAM_TYPES = {
+    **dict.fromkeys(("int", "long", "date"), np.dtype(np.int64)),
+    **dict.fromkeys(("float", "double", "decimal"), np.dtype(np.float64)),
+}
+"""What the values of a histogram are, by type name: those of Presto's `KllHistogram`, and no other type"""
+SIZE_TYPES = frozenset({"string", "binary", "fixed"})
+"""Types of columns whose data size is kept: those of Presto's types of variable width"""
 
 
 class SketchTypeError(ArgumentError):
-    """Raised when a column's type has no theta sketch, or the Arrow data is not of that type."""
+    """Raised when a column's type has no statistics of this kind, or the Arrow data is not of that type."""
 
 
 def type_name_of(iceberg_type: str) -> str:
