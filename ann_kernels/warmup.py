@@ -24,7 +24,7 @@ from icepuffin.ann_kernels.rows.dead_rows import DeadRows
 from icepuffin.ann_kernels.rows.matching import pair_equal
 from icepuffin.ann_kernels.rows.postings import Postings, common_rows
 from icepuffin.ann_kernels.rows.row_sums import add_live_nodes, add_rows
-from icepuffin.ann_kernels.sketches import theta
+from icepuffin.ann_kernels.sketches import theta, tuple_hashes
 from icepuffin.ann_kernels.sketches.hashing import content_hash
 
 _ROWS = 4_104
@@ -115,6 +115,7 @@ def warm_rows() -> None:
 PARTS = (
     warm_graphs,
     theta.warm,
+    tuple_hashes.warm,
     warm_rows,
     warm_scans,
     warm_rotated_codes,
