@@ -7,7 +7,16 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from icepuffin.ops.index.definitions.index_definition import (
     INDEX_PARAMETERS,
@@ -17,6 +26,7 @@ from icepuffin.ops.index.definitions.index_definition import (
     validate_name,
 )
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
+from icepuffin.ops.theta.requested_statistics import RequestedStatistics
 
 _CRON_FIELDS = 5
 
@@ -68,19 +78,41 @@ StatisticsColumns = Annotated[str | tuple[str, ...], BeforeValidator(_columns)]
 """Columns that have statistics of one kind: `*` for those that the kind chooses, `off` for none, or names."""
 
 
+def _tuples(value: Any) -> Any:
+    lists = isinstance(value, list | tuple) and value and all(isinstance(names, list | tuple) for names in value)
+    if value == "off" or (lists and all(len({*names}) == len(names) > 1 for names in value)):
+        return value
+    raise ValueError('takes "off", or a list of lists of two or more names of columns')
+
+
 class StatisticsSettings(SettingsModel):
     """Statistics that are kept of a table's columns: a key for each kind."""
 
     ndv: StatisticsColumns = "*"
+    histogram: StatisticsColumns = "off"
+    size: StatisticsColumns = "off"
+    frequent: StatisticsColumns = "off"
+    joint: Annotated[Literal["off"] | tuple[tuple[str, ...], ...], BeforeValidator(_tuples)] = "off"
+
+    @model_validator(mode="after")
+    def _has_ndv(self) -> "StatisticsSettings":
+        others = [kind for kind in _OTHER_KINDS if getattr(self, kind) != "off"]
+        if others and not self.keeps_ndv:
+            raise ValueError(f'{others[0]} needs ndv of one column at least, whose entry names the file: ndv = ["id"]')
+        return self
 
     @property
     def keeps_ndv(self) -> bool:
         return self.ndv != "off"
 
     @property
-    def ndv_columns(self) -> tuple[str, ...] | None:
-        """Names of the columns whose distinct values are counted; None where their types choose them."""
-        return None if isinstance(self.ndv, str) else self.ndv
+    def requested(self) -> RequestedStatistics:
+        """The statistics that a run is to make."""
+        others = {kind: () if (names := getattr(self, kind)) == "off" else names for kind in _OTHER_KINDS}
+        return RequestedStatistics(None if isinstance(self.ndv, str) else self.ndv, **others)
+
+
+_OTHER_KINDS = ("histogram", "size", "frequent", "joint")
 
 
 def _one_of(parameter: IndexParameter) -> Callable[[int], int]:

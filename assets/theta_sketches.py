@@ -27,9 +27,8 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
 
     def make(context: dg.AssetExecutionContext, run: RunContext, engine: Engine) -> dg.MaterializeResult[Any]:
         snapshot_id = snapshot_of(context)
-        columns = spec.settings.statistics.ndv_columns
         context.log.info("snapshot %s: sketching with %s", snapshot_id, type(run.runner).__name__)
-        report = count_theta_sketches(run, snapshot_id, columns=columns).publish()
+        report = count_theta_sketches(run, snapshot_id, requested=spec.settings.statistics.requested).publish()
         if report.note:
             context.log.info(report.note)
         metadata = sketches_metadata(run, report, spec)

@@ -53,7 +53,9 @@ class Icepuffin:
         """Materialise the sketches of some columns of a table that has none."""
         table = self.unused.pop()
         run = self.tasks.RunContext(table, self.model.StorageConfig({}), self.runner)
-        report = self.theta.count_theta_sketches(run, table.current_snapshot().snapshot_id, columns=columns).publish()
+        requested: Any = importlib.import_module("icepuffin.ops.theta.requested_statistics")
+        wanted = requested.RequestedStatistics(ndv=tuple(columns))
+        report = self.theta.count_theta_sketches(run, table.current_snapshot().snapshot_id, requested=wanted).publish()
         assert report.outcome == "written"
         return {c: (float(report.ndv[c]), image) for c, image in self._images(table, report).items()}
 

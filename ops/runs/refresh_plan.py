@@ -1,6 +1,6 @@
 """What a refresh of one snapshot will do and take, before it does anything."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pyiceberg.table import Table
@@ -16,6 +16,7 @@ from icepuffin.ops.runs.index_runs import estimate_refresh
 from icepuffin.ops.runs.snapshot import definitions_of
 from icepuffin.ops.table.snapshots import SnapshotName, resolve_snapshot, table_name
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta.requested_statistics import KEPT_UP, RequestedStatistics
 from icepuffin.ops.theta.theta_estimate import estimate_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaEstimate
 
@@ -102,9 +103,9 @@ def plan_snapshot(
     definitions: Iterable[IndexDefinition],
     *,
     sketches: bool = False,
-    columns: Sequence[str] | None = None,
+    requested: RequestedStatistics = KEPT_UP,
 ) -> RefreshPlan:
     """The plan of what `refresh_snapshot` does with the same arguments. Raises what the estimates raise."""
-    estimate = estimate_theta_sketches(run, snapshot_id, columns=columns) if sketches else None
+    estimate = estimate_theta_sketches(run, snapshot_id, requested=requested) if sketches else None
     indexes = {definition.name: estimate_refresh(run, definition, snapshot_id) for definition in definitions}
     return RefreshPlan(table_name(run.table), snapshot_id, estimate, indexes)

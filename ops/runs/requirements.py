@@ -1,6 +1,6 @@
 """What a run for one snapshot needs, from the table's metadata alone: no file is read and nothing is planned."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +39,7 @@ from icepuffin.ops.tasks.task_runner import (
     shard_bytes,
 )
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
+from icepuffin.ops.theta.requested_statistics import RequestedStatistics
 from icepuffin.ops.theta.theta_bounds import parts_to_sketch
 
 _PROCESS_MB = PROCESS_MEMORY // MIB
@@ -110,16 +111,15 @@ def run_requirements(
     snapshot_id: SnapshotId,
     *,
     engine: Engine,
-    sketches: bool = False,
-    theta_columns: Collection[str] | None = None,
+    statistics: RequestedStatistics | None = None,
 ) -> RunRequirements:
     """The requirements of a run for a snapshot, from summaries of snapshots and of versions; nothing is read.
 
     A refresh counts what the commits since its base version have changed. Where the summaries do not show that shards
     can be kept, it counts as a build, or as a rebuild of every shard where that is more. The dimensions are those of
     the newest version, while rows of its snapshot are left. Otherwise the vectors are taken to be twice as large as
-    all data files, which compress them. `sketches`: whether the run makes theta sketches, of `theta_columns` or of all
-    columns that can have one.
+    all data files, which compress them. `statistics`: those that the run makes; of NDVs all that can be made, where
+    none are named.
     """
     rows = rows_in_files(table, snapshot_id)
     snapshot = snapshots_by_id(table.metadata).get(snapshot_id)
@@ -127,7 +127,7 @@ def run_requirements(
         return RunRequirements(rows, 0, 0, 0, 0, _PROCESS_MB)
     file_bytes = snapshot_count(snapshot, "total-files-size")
     parts = [_index_work(table, definition, snapshot, rows, engine) for definition in definitions]
-    parts += [_sketch_work(table, snapshot, rows, theta_columns)] if sketches else []
+    parts += [_sketch_work(table, snapshot, rows, statistics)] if statistics else []
     shards = sum(work.shards for work in parts)
     large_tasks = max((max(work.files, work.shards) for work in parts), default=0)
     tasks = max((large_tasks, *(max(work.compared, work.sketched) for work in parts)))
@@ -245,12 +245,13 @@ def _proof_bytes(nodes: float, shards: int, engine: Engine) -> float:
     return _NODE_BYTES * nodes * min(engine.threads, shards)
 
 
-def _sketch_work(table: Table, snapshot: Snapshot, rows: int, columns: Collection[str] | None) -> _Work:
-    """A sketch per data file and column, as bytes and as hashes, as far as they are in memory at once."""
+def _sketch_work(table: Table, snapshot: Snapshot, rows: int, statistics: RequestedStatistics) -> _Work:
+    """A sketch per data file and statistic, as bytes and in memory, as far as they are there at once."""
     hashes = min(rows, DEFAULT_K * snapshot_count(snapshot, "total-data-files"))
-    count = len(table.schema().fields if columns is None else columns)
+    columns = len(table.schema().fields)
+    count = (columns if statistics.ndv is None else len(statistics.ndv)) + statistics.number_of_others(columns)
     driver = min(2 * 8 * hashes * count, _MAX_SKETCHES)
-    return _Work(sketched=parts_to_sketch(table, snapshot, columns), driver=driver)
+    return _Work(sketched=parts_to_sketch(table, snapshot, statistics), driver=driver)
 
 
 def _dimensions(versions: Sequence[DerivedVersion]) -> int:

@@ -1,7 +1,7 @@
 """Bring the sketches and index versions of one snapshot up to date, in this process or on Spark."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from icepuffin.ops.presentation import Grid, Presentation
 from icepuffin.ops.runs.index_runs import ensure_defined
 from icepuffin.ops.table.snapshots import SnapshotName, resolve_snapshot, table_name
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext, TaskRunner
+from icepuffin.ops.theta.requested_statistics import KEPT_UP, RequestedStatistics
 from icepuffin.ops.theta.theta_materialization import CountedSketches, count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaReport
 
@@ -148,16 +149,16 @@ def refresh_snapshot(
     definitions: Iterable[IndexDefinition],
     *,
     sketches: bool = False,
-    columns: Sequence[str] | None = None,
+    requested: RequestedStatistics = KEPT_UP,
     verify: bool = False,
     again: bool = False,
     progress: RefreshProgress | None = None,
     refused: Iterable[IcepuffinError] = (),
 ) -> RefreshReport:
-    """Make a snapshot's theta sketches, where `sketches`, then its version of each index. The commit of the first
+    """Make a snapshot's statistics, where `sketches`, then its version of each index. The commit of the first
     version that is published takes the sketches along.
 
-    Defines the indexes that the table does not have. `columns`: of the sketches; None for all whose type is sketched.
+    Defines the indexes that the table does not have. `requested`: the statistics to make; by default those that it has.
     `again`: whether a build that an earlier run made in vain is made again. `refused`: errors of indexes that are
     left out, for want of a definition that this release understands.
     Raises what `count_theta_sketches`, `create_index` and `materialize_index` raise; what was made stays. An error that
@@ -169,7 +170,7 @@ def refresh_snapshot(
 
     table, counted = run.table, None
     if sketches:
-        counted = count_theta_sketches(part("sketches"), snapshot_id, columns=columns, verify=verify)
+        counted = count_theta_sketches(part("sketches"), snapshot_id, requested=requested, verify=verify)
     reports: dict[str, IndexReport] = {}
     failures = [*refused]
     try:

@@ -1,12 +1,13 @@
 """Sketches of a snapshot's ancestors: the columns that have one, and the sketches that can be extended."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.statistics import StatisticsFile
 
 from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.errors import IcepuffinError
@@ -14,11 +15,11 @@ from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.table.live_files import ManifestError, live_files
 from icepuffin.ops.table.snapshots import ancestors_from, table_name
+from icepuffin.ops.tasks.sketches.images import Sketch
+from icepuffin.ops.tasks.sketches.statistic import Kind, StatisticKey, fields_of, kind_of
 from icepuffin.ops.theta.build_id import build_ids, is_ours, sealed_as
-from icepuffin.ops.theta.columns import counted_as, mapped_names
 from icepuffin.ops.theta.file_sketches import FileKey, file_key
-from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas, read_sketches
-from icepuffin.puffin.blobs.theta_blob import ThetaSketch
+from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas, others_of, read_others, read_sketches
 from icepuffin.puffin.errors import PuffinError
 
 _log = logging.getLogger(__name__)
@@ -31,9 +32,9 @@ _MAX_FILE_LISTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """A sketch of ours of one column of an ancestor, to be united with those of the files that were added since."""
+    """A sketch of ours of one statistic of an ancestor, to be united with those of the files that were added since."""
 
-    sketch: ThetaSketch
+    sketch: Sketch
     covered: frozenset[str]
     """Paths of the ancestor's live files, all of which are live in the snapshot with the same deletes."""
 
@@ -53,23 +54,35 @@ def fields_sketched_before(table: Table, snapshot: Snapshot) -> frozenset[int]:
     return here
 
 
+def others_before(table: Table, store: Storage, snapshot: Snapshot) -> list[tuple[Kind, tuple[int, ...]]]:
+    """Kind and field ids of the statistics other than NDVs of the snapshot, or else of its nearest ancestor with
+    sketches of ours. Reads the footer of that file, if it has any. Raises PuffinError, and what the store raises.
+    """
+    for candidate in (snapshot, *nearest_ancestors(table, snapshot)):
+        statistics = find_statistics(table, SnapshotId(candidate.snapshot_id))
+        if statistics is not None and any(is_ours(blob.properties) for blob in listed_thetas(statistics).values()):
+            others = read_others(store, statistics) if others_of(statistics, candidate) else ()
+            return [(kind_of(key), tuple(fields_of(key))) for key in others]
+    return []
+
+
 def choose_extensions(
     table: Table,
     store: Storage,
     snapshot: Snapshot,
     keys: Mapping[str, FileKey],
-    missing: Mapping[int, frozenset[str]],
-) -> tuple[dict[int, Extension], str]:
-    """(extension by field id, note): sketches of the nearest ancestor that has any, which save reading those of its
-    files, and for columns whose sketches are `missing` for files of older ancestors those that cover some of them.
+    missing: Mapping[StatisticKey, frozenset[str]],
+) -> tuple[dict[StatisticKey, Extension], str]:
+    """(extension by statistic, note): sketches of the nearest ancestor that has any, which save reading those of its
+    files, and for statistics whose sketches are `missing` for files of older ancestors those that cover some of them.
 
     An ancestor's sketch can be extended if its build id proves that it counts exactly the ancestor's live rows, with
     the same column type, and if files were only added since. Those of other engines cannot: what they count is
     unknown.
 
-    missing: paths of files without a sketch, by field id of each column.
+    missing: paths of files without a sketch, by statistic.
     """
-    extensions: dict[int, Extension] = {}
+    extensions: dict[StatisticKey, Extension] = {}
     notes: list[str] = []
     diffs = 0
     for ancestor in nearest_ancestors(table, snapshot):
@@ -79,8 +92,7 @@ def choose_extensions(
         statistics = find_statistics(table, SnapshotId(ancestor.snapshot_id))
         if not unextended or diffs == _MAX_FILE_LISTS:
             break
-        candidates = {i: sealed for i, sealed in _sealed_sketches(table, snapshot, ancestor).items() if i in unextended}
-        if statistics is None or not candidates:
+        if statistics is None or not _may_extend(statistics, ancestor, unextended):
             continue
         diffs += 1
         try:
@@ -93,33 +105,19 @@ def choose_extensions(
         if any(keys.get(path) != key for path, key in ancestor_keys.items()):
             continue
         covered = frozenset(ancestor_keys)
-        types = {i: column_type for i, (column_type, _) in candidates.items()}
-        expected = build_ids(live.table_uuid, types, ancestor_keys.values())
-        proven = {i: seal for i, (_, seal) in candidates.items() if seal == expected[i]}
         try:
-            sketches = read_sketches(store, statistics, proven)
+            sketches = read_sketches(store, statistics, build_ids(live.table_uuid, unextended, ancestor_keys.values()))
         except (IcepuffinError, PuffinError) as error:
             notes.append(f"the sketches of ancestor {ancestor.snapshot_id} could not be read: {error}")
             _log.warning("%s: %s", table_name(table), notes[-1])
             continue
-        extensions |= {field_id: Extension(sketch, covered) for field_id, sketch in sketches.items()}
+        extensions |= {key: Extension(sketch, covered) for key, sketch in sketches.items()}
     return extensions, "; ".join(notes)
 
 
-def _sealed_sketches(table: Table, snapshot: Snapshot, ancestor: Snapshot) -> dict[int, tuple[str, str]]:
-    """(type, build id) by field id: of columns whose type is the same, and for which the ancestor lists our sketch."""
-    then, now = _types(table, ancestor), _types(table, snapshot)
-    return {
-        field_id: (then[field_id], sealed_as(blob.properties))
-        for field_id, blob in listed_thetas(find_statistics(table, SnapshotId(ancestor.snapshot_id))).items()
-        if counted_for(blob, ancestor)
-        and is_ours(blob.properties)
-        and field_id in then
-        and then[field_id] == now.get(field_id)
-    }
-
-
-def _types(table: Table, snapshot: Snapshot) -> dict[int, str]:
-    schema = table.schemas().get(snapshot.schema_id if snapshot.schema_id is not None else -1, table.schema())
-    names = mapped_names(table)
-    return {f.field_id: counted_as(str(f.field_type), names.get(f.field_id)) for f in schema.fields}
+def _may_extend(statistics: StatisticsFile, ancestor: Snapshot, wanted: Collection[StatisticKey]) -> bool:
+    """Whether an ancestor's entry lists sketches of ours of the wanted statistics, whatever they count."""
+    listed = listed_thetas(statistics)
+    ours = {i for i, blob in listed.items() if counted_for(blob, ancestor) and is_ours(blob.properties)}
+    has_others = others_of(statistics, ancestor) != ""
+    return any(key[0] in ours if kind_of(key) is Kind.NDV else has_others for key in wanted)

@@ -1,40 +1,18 @@
-"""The rules by which columns get a sketch, after Bodo's text on theta sketches. Pure."""
+"""The rules by which columns get statistics, those of theta sketches after Bodo's text. Pure."""
 
-import json
 import os
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from icepuffin.ops.tasks.sketches.sketch_types import CREATED_TYPES, SKETCHED_TYPES, type_name_of
+from icepuffin.ops.tasks.sketches.statistic import TYPES, Kind, SketchedColumn, Statistic
 from icepuffin.ops.theta.errors import UnsketchableColumnError
+from icepuffin.ops.theta.requested_statistics import ALL, RequestedStatistics
 
 SWITCH = "BODO_ENABLE_THETA_SKETCHES"
-
-
-@dataclass(frozen=True, slots=True)
-class SketchedColumn:
-    """A top-level column that gets a sketch."""
-
-    field_id: int
-    name: str
-    """Name of the column in the current schema"""
-    type: str
-    """Type of the column in the snapshot's schema, in Iceberg's text form, by which its values are hashed"""
-    names: tuple[str, ...] | None = None
-    """Names of the column in the table's name mapping, by which its values are found in files without field ids; None
-    where the table has no mapping"""
-
-    @property
-    def counted_as(self) -> str:
-        return counted_as(self.type, self.names)
-
-
-def counted_as(column_type: str, names: Collection[str] | None) -> str:
-    """Text that a column's sketch depends on, together with a data file and its deletes: the type, and mapped names."""
-    return column_type if names is None else f"{column_type} {json.dumps(sorted(names))}"
 
 
 def mapped_names(table: Table) -> dict[int, tuple[str, ...]]:
@@ -81,8 +59,8 @@ def choose_columns(
         possible = [f.name for f in current_schema.fields if type_name_of(str(f.field_type)) in SKETCHED_TYPES]
         if missing := sorted(set(names) - set(possible)):
             raise UnsketchableColumnError(
-                f"no theta sketch can be made of {', '.join(missing)}: not top-level columns of a primitive type; "
-                f"these are: {', '.join(possible)}"
+                f"statistics.ndv: no theta sketch can be made of {', '.join(missing)}: not top-level columns of a "
+                f"primitive type; these are: {', '.join(possible)}"
             )
         chosen = [c for c in columns if c.name in names]
     elif sketched_before:
@@ -90,3 +68,42 @@ def choose_columns(
     else:
         chosen = [c for c in columns if type_name_of(c.type) in CREATED_TYPES]
     return tuple(sorted(chosen, key=lambda c: c.field_id))
+
+
+def choose_others(
+    snapshot_schema: Schema,
+    current_schema: Schema,
+    requested: RequestedStatistics,
+    before: Collection[tuple[Kind, tuple[int, ...]]],
+) -> Iterator[tuple[Kind, tuple[SketchedColumn, ...]]]:
+    """The statistics of a snapshot other than NDVs: those that are `requested`, in its order.
+
+    `before`: kinds and field ids of those that the snapshot or an ancestor has, which are kept up where no columns are
+    named. Columns that the snapshot lacks, or that were dropped since, have none, nor have joint counts with such a
+    one. Raises UnsketchableColumnError.
+    """
+    types = {f.field_id: str(f.field_type) for f in snapshot_schema.fields}
+    columns = {f.name: SketchedColumn(f.field_id, f.name, types.get(f.field_id, "")) for f in current_schema.fields}
+    by_id = {column.field_id: column for column in columns.values()}
+    for kind in (Kind.HISTOGRAM, Kind.SIZE, Kind.FREQUENT, Kind.JOINT):
+        possible = [f.name for f in current_schema.fields if type_name_of(str(f.field_type)) in TYPES[kind]]
+        names = requested.of(kind)
+        if names is None:
+            of_kind = [ids for of, ids in before if of is kind and by_id.keys() >= set(ids)]
+            names = tuple(tuple(by_id[field_id].name for field_id in ids) for ids in of_kind)
+        elif names == ALL:
+            names = tuple((name,) for name in possible)
+        elif missing := sorted({name for together in names for name in together}.difference(possible)):
+            raise UnsketchableColumnError(
+                f"statistics.{kind} names {', '.join(missing)}, which it cannot be made of: it takes top-level columns "
+                f"of {', '.join(sorted(TYPES[kind]))}; these are: {', '.join(possible) or 'none'}"
+            )
+        for together in names:
+            chosen = tuple(columns[name] for name in together)
+            if all(type_name_of(column.type) in TYPES[kind] for column in chosen):
+                yield kind, chosen
+
+
+def with_mapped_names(kind: Kind, columns: Iterable[SketchedColumn], names: Mapping[int, tuple[str, ...]]) -> Statistic:
+    """The statistic of these columns. `names`: `mapped_names` of the table."""
+    return Statistic(kind, tuple(replace(column, names=names.get(column.field_id)) for column in columns))

@@ -2,7 +2,7 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
@@ -15,10 +15,10 @@ from icepuffin.ops.messages import MAX_LISTED, listed
 from icepuffin.ops.storage import Storage, path_mover
 from icepuffin.ops.storage.base import ObjectSource, StorageError
 from icepuffin.ops.table.snapshots import table_name
-from icepuffin.ops.theta.columns import SketchedColumn
-from icepuffin.ops.theta.file_sketches import ColumnKey, FileKey, FileSketchesReader
+from icepuffin.ops.tasks.sketches.images import Sketch
+from icepuffin.ops.tasks.sketches.statistic import StatisticKey
+from icepuffin.ops.theta.file_sketches import FileKey, FileSketchesReader
 from icepuffin.puffin import PuffinReader
-from icepuffin.puffin.blobs.theta_blob import ThetaSketch
 from icepuffin.puffin.errors import PuffinError
 
 _log = logging.getLogger(__name__)
@@ -28,8 +28,8 @@ _MAX_VERSIONS = 16
 _OPENED_AT_ONCE = 16
 """Number of files whose footers are read at the same time"""
 
-LocatedSketches = Mapping[FileKey, Mapping[int, FileSketchesReader]]
-"""The file in which the sketch of each data file and column lies, by key and field id"""
+LocatedSketches = Mapping[FileKey, Mapping[StatisticKey, FileSketchesReader]]
+"""The file in which the sketch of each data file and statistic lies"""
 
 
 class EarlierSketches:
@@ -64,47 +64,52 @@ class EarlierSketches:
         earlier = [version for version in self._versions if version.base_sequence_number <= self._here]
         return frozenset[int]().union(*(version.fields for version in earlier))
 
-    def located(self, keys: Iterable[FileKey], columns: Sequence[SketchedColumn]) -> LocatedSketches:
+    def nearest_has(self, statistics: Collection[StatisticKey]) -> bool:
+        """Whether the nearest version has sketches of all of these, of any file. Reads its footers."""
+        nearest = self.nearest
+        kept = [reader.statistics() for reader in self._open(nearest)] if nearest else []
+        return frozenset[StatisticKey]().union(*kept).issuperset(statistics)
+
+    def located(self, keys: Iterable[FileKey], statistics: Collection[StatisticKey]) -> LocatedSketches:
         """The files that sketches lie in, of the columns whose type is still the same. Reads footers alone."""
-        located: dict[FileKey, dict[int, FileSketchesReader]] = {key: {} for key in keys}
-        types = {c.field_id: c.counted_as for c in columns}
+        located: dict[FileKey, dict[StatisticKey, FileSketchesReader]] = {key: {} for key in keys}
         for version in self._versions:
             # no version of before it came has a file, so that after an append alone only the nearest one is opened
             possible = [
                 key
-                for key, fields in located.items()
-                if len(fields) < len(types) and key.added <= version.base_sequence_number
+                for key, found in located.items()
+                if len(found) < len(statistics) and key.added <= version.base_sequence_number
             ]
             for reader in self._open(version) if possible else ():
                 for key in possible:
                     with self._noting_damage(key):
-                        for field_id, text in reader.columns(key):
-                            if types.get(field_id) == text:
-                                located[key].setdefault(field_id, reader)
+                        for statistic in reader.image_sizes(key):
+                            if statistic in statistics:
+                                located[key].setdefault(statistic, reader)
         return located
 
-    def read(self, located: LocatedSketches) -> dict[FileKey, dict[int, ThetaSketch]]:
-        """The sketches that were located, by field id; those that are broken are left out."""
-        sketches_by_key: dict[FileKey, dict[int, ThetaSketch]] = {key: {} for key in located}
+    def read(self, located: LocatedSketches) -> dict[FileKey, dict[StatisticKey, Sketch]]:
+        """The sketches that were located; those that are broken are left out."""
+        sketches_by_key: dict[FileKey, dict[StatisticKey, Sketch]] = {key: {} for key in located}
         for key, sketches in self.read_each(located):
             sketches_by_key[key] |= sketches
         return sketches_by_key
 
-    def read_each(self, located: LocatedSketches) -> Iterator[tuple[FileKey, dict[int, ThetaSketch]]]:
+    def read_each(self, located: LocatedSketches) -> Iterator[tuple[FileKey, dict[StatisticKey, Sketch]]]:
         """The same, one file after the other; a file comes several times whose sketches lie in several of ours."""
-        fields_by_reader: dict[FileSketchesReader, dict[FileKey, set[int]]] = defaultdict(lambda: defaultdict(set))
+        by_reader: dict[FileSketchesReader, dict[FileKey, set[StatisticKey]]] = defaultdict(lambda: defaultdict(set))
         for key, readers in located.items():
-            for field_id, reader in readers.items():
-                fields_by_reader[reader][key].add(field_id)
-        for reader, fields_by_key in fields_by_reader.items():
-            for group in reader.in_order(fields_by_key):
+            for statistic, reader in readers.items():
+                by_reader[reader][key].add(statistic)
+        for reader, wanted in by_reader.items():
+            for group in reader.in_order(wanted):
                 with suppress(IcepuffinError, PuffinError):  # each file's own read raises it again
                     reader.fetch(group)
                 for key in group:
-                    sketches: Mapping[ColumnKey, ThetaSketch] = {}
+                    sketches: dict[StatisticKey, Sketch] = {}
                     with self._noting_damage(key):
-                        sketches = reader.read(key).columns
-                    yield key, {i: s for (i, _), s in sketches.items() if i in fields_by_key[key]}
+                        sketches = reader.read(key, wanted[key])
+                    yield key, sketches
 
     def packs(self) -> Mapping[FileSketchesReader, BoundPack]:
         """Packs that the next version may share: those of the nearest version that can be read and have their tags."""

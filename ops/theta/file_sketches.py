@@ -6,27 +6,34 @@ share (see `packs`). Two blobs in each, with `snapshot-id` and `sequence-number`
 * type `icepuffin-theta-files-v4`: the theta images of each data file's columns, one zstd frame after the other
 * type `icepuffin-theta-directory-v1`, zstd: what each frame holds, of which data file with which deletes
 
+Sketches of the other kinds lie in two more, `icepuffin-statistics-files-v1` and `icepuffin-statistics-directory-v1`, of
+the same layout: release 0.1.0 takes each image of the first two for a theta sketch.
+
 It is a cache: losing it costs time, never correctness. It is keyed by path, deletes, column type and mapped names, so a
 file whose rows changed through a delete, or a column that was promoted or is mapped anew, is sketched anew. So is a
 file that was added after the base's sequence number, or by another snapshot where it has none, whatever its path.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from icepuffin.ops.model import CREATED_BY, NO_SNAPSHOT, DeleteFile, LiveFile, SnapshotId
 from icepuffin.ops.storage import relative_to
 from icepuffin.ops.table.row_deletes import fingerprint
 from icepuffin.ops.table.shared_deletes import values_of
-from icepuffin.puffin import DistinctCount, PuffinReader, PuffinWriter, codec
+from icepuffin.ops.tasks.sketches.images import Sketch, decode, encode, image_size
+from icepuffin.ops.tasks.sketches.statistic import Kind, StatisticKey, fields_of, kind_of
+from icepuffin.puffin import BlobMetadata, DistinctCount, PuffinReader, PuffinWriter, codec
 from icepuffin.puffin.blobs import sketch_directory_blob
 from icepuffin.puffin.blobs.sketch_directory_blob import DirectoryEntry, SketchDirectory
-from icepuffin.puffin.blobs.theta_blob import ThetaSketch, decode, encode
 from icepuffin.puffin.errors import BadBlobError
 from icepuffin.puffin.puffin_writer import ByteSink, FileInfo
 
 FILE_SKETCHES = "icepuffin-theta-files-v4"
 SKETCH_DIRECTORY = "icepuffin-theta-directory-v1"
+OTHER_SKETCHES = "icepuffin-statistics-files-v1"
+OTHER_DIRECTORY = "icepuffin-statistics-directory-v1"
+_PAIRS = ((FILE_SKETCHES, SKETCH_DIRECTORY), (OTHER_SKETCHES, OTHER_DIRECTORY))
 
 BUDGET_BYTES = 256 << 20
 """Budget of the file sketches of a snapshot, in bytes, with their entries in directories; beyond it those of the
@@ -38,17 +45,14 @@ PART_ROWS = 1 << 20
 
 _BESIDE_PATH = 100
 """Bytes of a file's entry in the directory beside path and columns: numbers, lengths, and the fingerprint"""
-_PER_COLUMN = 8
-"""Bytes of each of its columns there"""
+_PER_STATISTIC = 8
+"""Bytes of each of its statistics there"""
 
 MAX_DIRECTORY_BYTES = sketch_directory_blob.MAX_BYTES - (1 << 20)
 """Bytes of entries in a directory, at most: what is left is for the names of columns"""
 
 _FETCHED = 64 << 20
 """Bytes that are fetched at once; a larger blob is fetched alone"""
-
-ColumnKey = tuple[int, str]
-"""(field id, `SketchedColumn.counted_as`)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ class FileSketches:
     """The sketches of one data file's live rows."""
 
     key: FileKey
-    columns: Mapping[ColumnKey, ThetaSketch]
+    sketches: Mapping[StatisticKey, Sketch]
 
 
 def file_key(file: LiveFile, location: str) -> FileKey:
@@ -90,13 +94,22 @@ def _sequence_number(delete: DeleteFile) -> int:
 class _Stored:
     """Where the images of one data file lie."""
 
+    images: BlobMetadata
+    """The blob"""
     offset: int
-    """Bytes of the Puffin file before them"""
+    """Bytes of the blob before them"""
     entry: DirectoryEntry
+    statistics: tuple[StatisticKey, ...]
+    """Statistics by their numbers in the directory"""
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """(offset in the Puffin file, length)"""
+        return self.images.offset + self.offset, self.entry.stored_length
 
 
 class FileSketchesReader:
-    """One version's Puffin file. Footer and directory are read at once, sketches on demand.
+    """One version's Puffin file. Footer and directories are read at once, sketches on demand.
 
     `fetch`, if there is one, is called with the (offset, length) of sketches that are about to be read. `path_here`
     gives a path in the file as relative to the table's location today. Raises what PuffinReader raises, and
@@ -111,63 +124,65 @@ class FileSketchesReader:
     ) -> None:
         self._reader = reader
         self._fetch = fetch
-        self._files: dict[tuple[str, str], _Stored] = {}
-        self._columns: tuple[ColumnKey, ...] = ()
-        directories, images = (reader.footer.of_type(kind) for kind in (SKETCH_DIRECTORY, FILE_SKETCHES))
+        self._files: dict[tuple[str, str], list[_Stored]] = {}
+        for images, directory in _PAIRS:
+            self._open(reader.footer.of_type(images), reader.footer.of_type(directory), path_here)
+
+    def _open(
+        self, images: Sequence[BlobMetadata], directories: Sequence[BlobMetadata], path_here: Callable[[str], str]
+    ) -> None:
+        """Take up what one directory lists."""
         if not directories and not images:
             return
         if len(directories) != 1 or len(images) != 1:
-            raise BadBlobError(
-                f"a file of sketches has {len(images)} {FILE_SKETCHES} and {len(directories)} directories"
-            )
-        directory = sketch_directory_blob.decode(reader.read_blob(directories[0]))
-        (self._images,), self._columns = images, directory.columns
+            raise BadBlobError(f"a file of sketches has {len(images)} blobs of them and {len(directories)} directories")
+        directory = sketch_directory_blob.decode(self._reader.read_blob(directories[0]))
         position = 0
         for entry in directory.files:
-            self._files[path_here(entry.path), entry.deletes] = _Stored(position, entry)
+            stored = _Stored(images[0], position, entry, directory.columns)
+            self._files.setdefault((path_here(entry.path), entry.deletes), []).append(stored)
             position += entry.stored_length
-        if position != self._images.length:
-            raise BadBlobError(f"{FILE_SKETCHES} of {self._images.length} bytes: its directory lists {position}")
+        if position != images[0].length:
+            raise BadBlobError(f"{images[0].type} of {images[0].length} bytes: its directory lists {position}")
 
-    def __contains__(self, key: FileKey) -> bool:
-        stored = self._files.get((key.path, key.deletes))
-        if stored is None or key.added > self._images.sequence_number:
-            return False
-        return not key.added_by or stored.entry.added_by == key.added_by
+    def _stored(self, key: FileKey) -> list[_Stored]:
+        """Where sketches of the file lie, of one that is the same."""
+        stored = self._files.get((key.path, key.deletes), ())
+        return [
+            one
+            for one in stored
+            if key.added <= one.images.sequence_number and key.added_by in (NO_SNAPSHOT, one.entry.added_by)
+        ]
 
-    def columns(self, key: FileKey) -> tuple[ColumnKey, ...]:
-        """The columns that are kept of a file; empty where it is unknown."""
-        return tuple(self.image_sizes(key))
-
-    def image_sizes(self, key: FileKey) -> dict[ColumnKey, int]:
-        """Bytes of the image of each column that is kept of a file, before compression."""
-        if key not in self:
-            return {}
-        return {self._columns[number]: length for number, length in self._stored(key).entry.images}
+    def image_sizes(self, key: FileKey) -> dict[StatisticKey, int]:
+        """Bytes of the image of each statistic that is kept of a file, before compression."""
+        stored = self._stored(key)
+        return {one.statistics[number]: length for one in stored for number, length in one.entry.images}
 
     def stored_bytes(self, key: FileKey) -> int:
-        """Bytes that the sketches of a file, which is in here, take in this one."""
-        return self._stored(key).entry.stored_length
+        """Bytes that the sketches of a file take in this one."""
+        return sum(one.entry.stored_length for one in self._stored(key))
 
     @property
     def all_stored_bytes(self) -> int:
         """Bytes that the sketches of all files in here take."""
-        return sum(stored.entry.stored_length for stored in self._files.values())
+        return sum(one.entry.stored_length for stored in self._files.values() for one in stored)
 
-    def _stored(self, key: FileKey) -> _Stored:
-        return self._files[key.path, key.deletes]
+    def statistics(self) -> frozenset[StatisticKey]:
+        """The statistics of which there are sketches of any file."""
+        distinct = {id(one.statistics): one.statistics for stored in self._files.values() for one in stored}
+        return frozenset[StatisticKey]().union(*distinct.values())
 
     def fetch(self, keys: Iterable[FileKey]) -> None:
-        """Read ahead the sketches of these files, all of which are in here. Raises what the store raises."""
+        """Read ahead the sketches of these files. Raises what the store raises."""
         if self._fetch is not None:
-            stored = [self._stored(key) for key in keys]
-            self._fetch([(self._images.offset + one.offset, one.entry.stored_length) for one in stored])
+            self._fetch([one.span for key in keys for one in self._stored(key)])
 
     def in_order(self, keys: Iterable[FileKey]) -> list[list[FileKey]]:
         """The files, all of which are in here, in the order of their sketches, in groups of some megabytes."""
         groups: list[list[FileKey]] = []
         size = _FETCHED
-        for key in sorted(keys, key=lambda key: self._stored(key).offset):
+        for key in sorted(keys, key=lambda key: self._stored(key)[0].span):
             if size >= _FETCHED:
                 groups.append([])
                 size = 0
@@ -175,18 +190,26 @@ class FileSketchesReader:
             size += self.stored_bytes(key)
         return groups
 
-    def read(self, key: FileKey) -> FileSketches:
-        """The sketches of one file. Raises PuffinError, KeyError for a file that is not in here."""
-        stored = self._stored(key)
-        entry, where = stored.entry, f"{FILE_SKETCHES}, {key.path}"
-        data = self._reader.read_blob_range(self._images, stored.offset, entry.stored_length)
-        if entry.stored_length != entry.raw_length:
-            data = codec.decompress(data, "zstd", where=where, max_bytes=entry.raw_length)
-        columns, offset, view = {}, 0, memoryview(data)
-        for number, length in entry.images:
-            columns[self._columns[number]] = decode(view[offset : offset + length])
-            offset += length
-        return FileSketches(key, columns)
+    def read(self, key: FileKey, wanted: Collection[StatisticKey]) -> dict[StatisticKey, Sketch]:
+        """The sketches of one file that are `wanted`, of those that are in here. Raises PuffinError."""
+        sketches = {}
+        for one in self._stored(key):
+            layout = [(one.statistics[number], length) for number, length in one.entry.images]
+            if any(statistic in wanted for statistic, _ in layout):
+                offset, view = 0, memoryview(self._images(key, one))
+                for statistic, length in layout:
+                    if statistic in wanted:
+                        sketches[statistic] = decode(statistic, view[offset : offset + length])
+                    offset += length
+        return sketches
+
+    def _images(self, key: FileKey, stored: _Stored) -> bytes:
+        entry = stored.entry
+        data = self._reader.read_blob_range(stored.images, stored.offset, entry.stored_length)
+        if entry.stored_length == entry.raw_length:
+            return data
+        where = f"{stored.images.type}, {key.path}"
+        return codec.decompress(data, "zstd", where=where, max_bytes=entry.raw_length)
 
 
 def within_budget(
@@ -206,14 +229,14 @@ def within_budget(
     return tuple(sorted(kept, key=lambda f: f.path))
 
 
-def entry_bytes(key: FileKey, columns: int) -> int:
-    """Bytes of a file's entry in the directory, at most. `columns`: number of its columns."""
-    return _BESIDE_PATH + len(key.path.encode()) + _PER_COLUMN * columns
+def entry_bytes(key: FileKey, statistics: int) -> int:
+    """Bytes of a file's entry in the directory, at most. `statistics`: number of its statistics."""
+    return _BESIDE_PATH + len(key.path.encode()) + _PER_STATISTIC * statistics
 
 
-def image_bytes(sketches: Iterable[ThetaSketch]) -> int:
+def image_bytes(sketches: Iterable[Sketch]) -> int:
     """Bytes of the sketches in the file, before compression."""
-    return sum(24 + 8 * len(sketch.hashes) for sketch in sketches)
+    return sum(map(image_size, sketches))
 
 
 def write_file_sketches(
@@ -226,32 +249,47 @@ def write_file_sketches(
     counts: Sequence[DistinctCount],
 ) -> FileInfo:
     """Stream the Puffin file of one version into `sink`. `counts`: NDVs for planners, in its public footer."""
-    writer, entries = PuffinWriter(sink), list[DirectoryEntry]()
-    columns = sketch_directory_blob.shared_columns([list(file.columns) for file in files])
-    numbers = {column: number for number, column in enumerate(columns)}
+    writer = PuffinWriter(sink)
 
-    def frames() -> Iterator[bytes]:
-        for file in files:
-            images = [(numbers[column], encode(sketch)) for column, sketch in sorted(file.columns.items())]
-            raw = b"".join(image for _, image in images)
-            stored, _ = codec.encode(raw, "zstd")
-            stored = stored if len(stored) < len(raw) else raw
-            layout = sketch_directory_blob.layout_of((number, len(image)) for number, image in images)
-            key = file.key
-            entries.append(DirectoryEntry(key.path, key.deletes, key.added_by, len(stored), len(raw), layout))
-            yield stored
-
-    def add(kind: str, data: bytes | Iterable[bytes], compression: str | None) -> None:
+    def add(kind: str, fields: Sequence[int], data: bytes | Iterable[bytes], compression: str | None) -> None:
         writer.add_blob(
             kind,
-            fields=sorted({field_id for field_id, _ in columns}),
+            fields=fields,
             snapshot_id=snapshot_id,
             sequence_number=sequence_number,
             data=data,
             codec=compression,
         )
 
-    if files:
-        add(FILE_SKETCHES, frames(), None)
-        add(SKETCH_DIRECTORY, sketch_directory_blob.encode(SketchDirectory(columns, tuple(entries))), "zstd")
+    for images, directory in _PAIRS:
+        are_counts = images == FILE_SKETCHES
+        chosen = [part for file in files if (part := _only(file, are_counts=are_counts)).sketches]
+        keys = sketch_directory_blob.shared_columns([list(file.sketches) for file in chosen])
+        fields = sorted({field_id for key in keys for field_id in fields_of(key)})
+        entries: list[DirectoryEntry] = []
+        if chosen:
+            add(images, fields, _frames(chosen, keys, entries), None)
+            add(directory, fields, sketch_directory_blob.encode(SketchDirectory(keys, tuple(entries))), "zstd")
     return writer.finish({"created-by": CREATED_BY, "icepuffin.build-id": build_id}, counts)
+
+
+def _only(file: FileSketches, *, are_counts: bool) -> FileSketches:
+    """The NDVs of a file, or the others."""
+    sketches = file.sketches.items()
+    return FileSketches(file.key, {key: it for key, it in sketches if (kind_of(key) is Kind.NDV) == are_counts})
+
+
+def _frames(
+    files: Sequence[FileSketches], keys: Sequence[StatisticKey], entries: list[DirectoryEntry]
+) -> Iterator[bytes]:
+    """The images of each file, which are added to `entries`."""
+    numbers = {key: number for number, key in enumerate(keys)}
+    for file in files:
+        images = [(numbers[key], encode(sketch)) for key, sketch in sorted(file.sketches.items())]
+        raw = b"".join(image for _, image in images)
+        stored, _ = codec.encode(raw, "zstd")
+        stored = stored if len(stored) < len(raw) else raw
+        layout = sketch_directory_blob.layout_of((number, len(image)) for number, image in images)
+        key = file.key
+        entries.append(DirectoryEntry(key.path, key.deletes, key.added_by, len(stored), len(raw), layout))
+        yield stored

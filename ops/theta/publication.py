@@ -2,7 +2,7 @@
 
 import logging
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import ObjectMissingError, Storage, left_where_refused, open_storage
 from icepuffin.ops.table.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, SKETCHES_TAG, BlobKind
 from icepuffin.ops.table.snapshots import find_snapshot, table_name
+from icepuffin.ops.tasks.sketches.statistic import StatisticKey
 from icepuffin.ops.theta.build_id import is_ours, is_outdated
 from icepuffin.ops.theta.file_sketches import (
     FileKey,
@@ -38,7 +39,14 @@ from icepuffin.ops.theta.file_sketches import (
     write_file_sketches,
 )
 from icepuffin.ops.theta.sketch_packs import packs_to_share
-from icepuffin.ops.theta.statistics_slot import CarriedBlob, NewSketch, carried_over, left_to_later, statistics_file
+from icepuffin.ops.theta.statistics_slot import (
+    BLOB_TYPES,
+    CarriedBlob,
+    NewSketch,
+    carried_over,
+    left_to_later,
+    statistics_file,
+)
 from icepuffin.ops.theta.theta_plan import SketchPlan
 from icepuffin.puffin import DistinctCount, FileInfo
 from icepuffin.puffin.errors import BadMagicError, PuffinError, TruncatedFileError
@@ -133,10 +141,10 @@ class UnpublishedStatistics:
         find_snapshot(table, snapshot_id)
         old = find_statistics(table, snapshot_id)
         current = table.schema().field_ids - left_to_later(old, self._snapshot)
-        new = [sketch for sketch in self._sketches if sketch.field_id in current]
+        new = [sketch for sketch in self._sketches if current.issuperset(sketch.statistic.field_ids)]
         self.carried, self.note = (), ""
         if old is not None:
-            self._carry_over(old, replaced={sketch.field_id for sketch in new})
+            self._carry_over(old, {(BLOB_TYPES[it.statistic.kind], it.statistic.key[0]) for it in new})
         path = f"{table.location().rstrip('/')}/{self._folder}/{snapshot_id}-{uuid.uuid4()}.stats"
         data, info, listed = statistics_file(self._snapshot, new, self.carried)
         open_storage(table.location(), self._storage).create(path, data)
@@ -150,7 +158,7 @@ class UnpublishedStatistics:
         )
         self.part = StatisticsPart(entry, old.statistics_path if old else None)
 
-    def _carry_over(self, old: StatisticsFile, replaced: Collection[int]) -> None:
+    def _carry_over(self, old: StatisticsFile, replaced: Collection[tuple[str, int]]) -> None:
         name, current = table_name(self._table), self._table.schema().field_ids
         try:
             store = open_storage(old.statistics_path, self._storage)
@@ -226,10 +234,9 @@ def write_version(
     or why none can be bound. `counts`: NDVs for planners.
     """
     table, snapshot, location = plan.table, plan.snapshot, plan.live.location
-    types = {c.field_id: c.counted_as for c in plan.columns}
-    sizes = {path: size for path, key in plan.keys.items() if (size := _image_bytes(sketched, key, types))}
+    sizes = {path: size for path, key in plan.keys.items() if (size := _image_bytes(sketched, key))}
     files = [file for file in plan.live.files if file.path in sizes]
-    entries = {file.path: entry_bytes(plan.keys[file.path], len(types)) for file in files}
+    entries = {file.path: entry_bytes(plan.keys[file.path], len(plan.statistics)) for file in files}
     chosen = within_budget(files, sizes, entries, budget_bytes)
     over = {file.path for file in files}.difference(file.path for file in chosen) | sketched.left_out
     note = f"the sketches of {plural(len(over), 'file')} are over the budget of {budget_bytes:,} bytes" if over else ""
@@ -274,7 +281,7 @@ def write_version(
         measurement=measurement,
         packs=tuple(pack.holder_id for pack in shared),
         new_packs=new_packs,
-        fields=frozenset(c.field_id for c in plan.columns),
+        fields=plan.counted,
     )
     return FileSketchesVersion(table, store, VersionPart(binding), note)
 
@@ -284,14 +291,12 @@ def _unpublished(table: Table, error: IcepuffinError) -> str:
     return f"the file sketches were not published: {error}"
 
 
-def _image_bytes(sketched: "SnapshotSketches", key: FileKey, types: Mapping[int, str]) -> int:
-    """Bytes of a file's sketches, in memory or not. `types`: `counted_as` of the columns, by field id."""
+def _image_bytes(sketched: "SnapshotSketches", key: FileKey) -> int:
+    """Bytes of a file's sketches, in memory or not."""
     in_memory = sketched.by_file[key]
-    unread = [(field_id, reader) for field_id, reader in sketched.located[key].items() if field_id not in in_memory]
+    unread = [(it, reader) for it, reader in sketched.located[key].items() if it not in in_memory]
     stored = {reader: reader.image_sizes(key) for reader in {reader for _, reader in unread}}
-    return image_bytes(in_memory.values()) + sum(
-        stored[reader][field_id, types[field_id]] for field_id, reader in unread
-    )
+    return image_bytes(in_memory.values()) + sum(stored[reader][it] for it, reader in unread)
 
 
 def _arranged(
@@ -299,28 +304,27 @@ def _arranged(
 ) -> tuple[tuple[BoundPack, ...], tuple[FileSketches, ...], bool]:
     """(packs to share, sketches of the files in none of them, whether those are worth a pack)."""
     packs, located = plan.earlier.packs(), sketched.located
-    types = {c.field_id: c.counted_as for c in plan.columns}
 
-    def in_packs(key: FileKey, chosen: Collection[FileSketchesReader]) -> dict[int, FileSketchesReader]:
-        return {i: reader for i, reader in located[key].items() if reader in chosen}
+    def in_packs(key: FileKey, chosen: Collection[FileSketchesReader]) -> dict[StatisticKey, FileSketchesReader]:
+        return {it: reader for it, reader in located[key].items() if reader in chosen}
 
     bytes_in_use = dict.fromkeys(packs, 0)
     other_bytes = 0
     for key in keys:
         for reader in set(in_packs(key, packs).values()):
             bytes_in_use[reader] += reader.stored_bytes(key)
-        if in_packs(key, packs).keys() != types.keys():
-            other_bytes += _image_bytes(sketched, key, types)
+        if in_packs(key, packs).keys() != plan.build_ids.keys():
+            other_bytes += _image_bytes(sketched, key)
     shared, is_pack = packs_to_share({r: (bytes_in_use[r], r.all_stored_bytes) for r in packs}, other_bytes)
     to_read = {
-        key: {i: r for i, r in located[key].items() if r not in shared and i not in sketched.by_file[key]}
+        key: {it: r for it, r in located[key].items() if r not in shared and it not in sketched.by_file[key]}
         for key in keys
     }
     read = plan.earlier.read(to_read)
     new = []
     for key in keys:
         sketches = {**sketched.by_file[key], **read[key]}
-        missing = {(i, types[i]): sketches[i] for i in sketches.keys() - in_packs(key, shared).keys()}
+        missing = {it: sketches[it] for it in sketches.keys() - in_packs(key, shared).keys()}
         if missing:
             new.append(FileSketches(key, missing))
     new.sort(key=lambda file: (file.key.path, file.key.deletes))

@@ -4,9 +4,14 @@ Rules (Iceberg spec "Table statistics"; Trino and Spark as readers): every liste
 whole number, has exactly one field, and that field is in the current schema. What others left in the slot is carried
 over: their sketches of columns that we do not sketch stay listed, blobs of other types are copied but not listed
 (PyIceberg cannot load a table that lists a type which it does not know).
+
+Our statistics of other kinds lie in the same file, are not listed, and have one field each, as Presto takes the only
+field of every blob. Presto's types have no properties of ours, so the file's property `icepuffin.others` says what they
+are: a JSON list of [number of the blob, null where there are no values, field id, `Statistic.counted_as`, build id].
 """
 
 import io
+import json
 import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -16,15 +21,19 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import BlobMetadata as ListedBlob
 from pyiceberg.table.statistics import StatisticsFile
 
+from icepuffin.ann_kernels.sketches.kll import KllSketch
 from icepuffin.ann_kernels.sketches.theta_estimates import estimate
 from icepuffin.ops.model import CREATED_BY
 from icepuffin.ops.storage import ObjectMissingError, Storage
 from icepuffin.ops.storage.base import ObjectSource
-from icepuffin.ops.theta.build_id import PROPERTY, is_later, is_ours, is_outdated, sealed_as
+from icepuffin.ops.tasks.sketches.images import Sketch, decode, empty_histogram, encode
+from icepuffin.ops.tasks.sketches.statistic import Kind, Statistic, StatisticKey, kind_of
+from icepuffin.ops.theta.build_id import OTHERS, PROPERTY, is_later, is_ours, is_outdated, others_id, sealed_as
 from icepuffin.puffin import BlobMetadata, FileInfo, PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs import theta_blob
 from icepuffin.puffin.blobs.theta_blob import ThetaSketch
-from icepuffin.puffin.errors import PuffinError
+from icepuffin.puffin.errors import BadBlobError, PuffinError
+from icepuffin.puffin.footer import Footer
 from icepuffin.puffin.types import BlobType
 
 _log = logging.getLogger(__name__)
@@ -45,16 +54,41 @@ class CarriedBlob:
 class NewSketch:
     """A sketch of ours for the slot."""
 
-    field_id: int
-    sketch: ThetaSketch
+    statistic: Statistic
+    sketch: Sketch
     build_id: str
     most: int
     """Rows of the data files that it counts: there are no more distinct values"""
 
     @property
-    def ndv(self) -> int:
-        """Number of distinct values, as planners are to take it."""
-        return ndv_of(self.sketch, self.most)
+    def ndv(self) -> int | None:
+        """Number of distinct values, as planners are to take it; None where it is no theta sketch."""
+        return ndv_of(self.sketch, self.most) if isinstance(self.sketch, ThetaSketch) else None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is a histogram of no values, which Presto's own ANALYZE leaves out."""
+        return isinstance(self.sketch, KllSketch) and self.sketch.count == 0
+
+    def blob(self) -> tuple[str, bytes, dict[str, str]]:
+        """(type, bytes, properties)"""
+        kind, sketch = self.statistic.kind, self.sketch
+        if isinstance(sketch, int):
+            return BLOB_TYPES[kind], b"", {"data_size": str(sketch)}
+        properties = {} if self.ndv is None else {"ndv": str(self.ndv)}
+        if kind is Kind.NDV:
+            properties[PROPERTY] = self.build_id
+        return BLOB_TYPES[kind], encode(sketch), properties
+
+
+BLOB_TYPES = {
+    Kind.NDV: BlobType.THETA.value,
+    Kind.HISTOGRAM: "presto-kll-sketch-bytes-v1",
+    Kind.SIZE: "presto-sum-data-size-bytes-v1",
+    Kind.FREQUENT: "icepuffin-frequent-values-v1",
+    Kind.JOINT: "icepuffin-joint-theta-v1",
+}
+"""Type of the blobs of each kind"""
 
 
 def listed_thetas(statistics: StatisticsFile | None) -> Mapping[int, ListedBlob]:
@@ -66,6 +100,12 @@ def listed_thetas(statistics: StatisticsFile | None) -> Mapping[int, ListedBlob]
 def counted_for(blob: ListedBlob, snapshot: Snapshot) -> bool:
     """Whether a blob was counted for this very snapshot (tables of format v1 have no sequence numbers: 0)."""
     return (blob.snapshot_id, blob.sequence_number) == (snapshot.snapshot_id, snapshot.sequence_number or 0)
+
+
+def others_of(statistics: StatisticsFile | None, snapshot: Snapshot) -> str:
+    """`others_id` of what an entry's file has beside NDVs, for this very snapshot; empty where it has nothing."""
+    ours = (blob.properties or {} for blob in listed_thetas(statistics).values() if counted_for(blob, snapshot))
+    return next((properties[OTHERS] for properties in ours if OTHERS in properties), "")
 
 
 def left_to_later(statistics: StatisticsFile | None, snapshot: Snapshot) -> frozenset[int]:
@@ -83,20 +123,66 @@ def ndv_of(sketch: ThetaSketch, most: int) -> int:
     return max(count, min(most, int(estimate(sketch.theta, count))))
 
 
-def read_sketches(storage: Storage, statistics: StatisticsFile, build_ids: Mapping[int, str]) -> dict[int, ThetaSketch]:
-    """The sketches in a statistics file that are sealed with these build ids, by field id.
+@dataclass(frozen=True, slots=True)
+class OtherSketch:
+    """A statistic of ours in a statistics file that is no NDV."""
+
+    build_id: str
+    blob: BlobMetadata | None
+    """None of a histogram without values"""
+
+
+def others_in(footer: Footer) -> dict[StatisticKey, OtherSketch]:
+    """The statistics of ours in a statistics file that are no NDVs. Raises BadBlobError where its property lies."""
+    others: dict[StatisticKey, OtherSketch] = {}
+    try:
+        for number, field_id, counted_as, seal in json.loads(footer.properties.get(OTHERS, "[]")):
+            key = int(field_id), str(counted_as)
+            blob = None if number is None else footer.blobs[number]
+            if blob is not None and (blob.type, blob.fields) != (BLOB_TYPES[kind_of(key)], (key[0],)):
+                raise ValueError(f"blob {number} is of another kind")  # noqa: TRY301
+            others[key] = OtherSketch(str(seal), blob)
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise BadBlobError(f"property {OTHERS!r} does not say what the blobs are: {error}") from error
+    return others
+
+
+def read_others(storage: Storage, statistics: StatisticsFile) -> dict[StatisticKey, OtherSketch]:
+    """`others_in` of an entry's file. Raises PuffinError, and what the storage raises."""
+    return others_in(PuffinReader(ObjectSource(storage, statistics.statistics_path)).footer)
+
+
+def read_sketches(
+    storage: Storage, statistics: StatisticsFile, build_ids: Mapping[StatisticKey, str]
+) -> dict[StatisticKey, Sketch]:
+    """The sketches in a statistics file that are sealed with these build ids.
 
     Raises PuffinError, or what the storage raises.
     """
     source = ObjectSource(storage, statistics.statistics_path)
     reader = PuffinReader(source)
-    sealed = {
-        b.fields[0]: b
-        for b in reader.footer.of_type(BlobType.THETA)
-        if len(b.fields) == 1 and sealed_as(b.properties) == build_ids.get(b.fields[0])
-    }
-    source.fetch([(blob.offset, blob.length) for blob in sealed.values()])
-    return {i: theta_blob.decode(reader.read_blob(blob)) for i, blob in sealed.items()}
+    counted = {b.fields[0]: b for b in reader.footer.of_type(BlobType.THETA) if len(b.fields) == 1}
+    others = others_in(reader.footer)
+    sealed: dict[StatisticKey, BlobMetadata | None] = {}
+    for key, seal in build_ids.items():
+        if kind_of(key) is not Kind.NDV:
+            if key in others and others[key].build_id == seal:
+                sealed[key] = others[key].blob
+        elif key[0] in counted and sealed_as(counted[key[0]].properties) == seal:
+            sealed[key] = counted[key[0]]
+    source.fetch([(blob.offset, blob.length) for blob in sealed.values() if blob is not None and blob.length])
+    return {key: _sketch_in(reader, key, blob) for key, blob in sealed.items()}
+
+
+def _sketch_in(reader: PuffinReader, key: StatisticKey, blob: BlobMetadata | None) -> Sketch:
+    if blob is None:
+        return empty_histogram(key)
+    if kind_of(key) is not Kind.SIZE:
+        return decode(key, memoryview(reader.read_blob(blob)))
+    size = blob.properties.get("data_size", "")
+    if _WHOLE_NUMBER.fullmatch(size) is None:
+        raise BadBlobError(f"data_size {size!r} is no size")
+    return int(size)
 
 
 def damage_of(storage: Storage, statistics: StatisticsFile) -> str:
@@ -104,8 +190,12 @@ def damage_of(storage: Storage, statistics: StatisticsFile) -> str:
 
     Raises what the storage raises, unless the file is lost.
     """
-    ours = {i: sealed_as(blob.properties) for i, blob in listed_thetas(statistics).items() if is_ours(blob.properties)}
+    ours = {
+        (i, ""): sealed_as(blob.properties) for i, blob in listed_thetas(statistics).items() if is_ours(blob.properties)
+    }
     try:
+        if any(OTHERS in (blob.properties or {}) for blob in listed_thetas(statistics).values()):
+            ours |= {key: other.build_id for key, other in read_others(storage, statistics).items()}
         lacking = ours.keys() - read_sketches(storage, statistics, ours).keys()
     except (ObjectMissingError, PuffinError) as error:
         return f"{statistics.statistics_path} is damaged: {error}"
@@ -113,20 +203,27 @@ def damage_of(storage: Storage, statistics: StatisticsFile) -> str:
 
 
 def carried_over(
-    storage: Storage, statistics: StatisticsFile, *, replaced: Collection[int], current_fields: Collection[int]
+    storage: Storage,
+    statistics: StatisticsFile,
+    *,
+    replaced: Collection[tuple[str, int]],
+    current_fields: Collection[int],
 ) -> tuple[CarriedBlob, ...]:
     """The blobs that a new statistics file must take over from the one in the slot.
 
-    Sketches of `replaced` columns, of dropped columns, and of an earlier format of ours are left out. A sketch that
-    cannot be decoded, or has no whole number as `ndv` in the file nor in the table's entry, is copied but no longer
-    listed.
+    Sketches of `replaced` (type, field id), of dropped columns, and of ours those of an earlier format and the unlisted
+    ones are left out. A sketch that cannot be decoded, or has no whole number as `ndv` in the file nor in the table's
+    entry, is copied but no longer listed.
     """
     reader = PuffinReader(storage.source(statistics.statistics_path))
     listed = listed_thetas(statistics)
+    ours = [other.blob for other in others_in(reader.footer).values()]
     carried = []
     for blob in reader.footer.blobs:
+        if blob in ours or any((blob.type, field_id) in replaced for field_id in blob.fields):
+            continue
         if blob.type == BlobType.THETA and len(blob.fields) == 1:
-            if blob.fields[0] in replaced or blob.fields[0] not in current_fields or is_outdated(blob.properties):
+            if blob.fields[0] not in current_fields or is_outdated(blob.properties):
                 continue
             counted, data = _with_ndv(blob, listed.get(blob.fields[0])), reader.read_blob_range(blob, 0, blob.length)
             readable = _WHOLE_NUMBER.fullmatch(counted.properties.get("ndv", "")) is not None
@@ -162,17 +259,26 @@ def statistics_file(
     sink = io.BytesIO()
     writer = PuffinWriter(sink)
     listed: list[ListedBlob] = []
-    for new in sketches:
+    ordered = sorted(sketches, key=lambda new: new.statistic.kind is not Kind.NDV)
+    others: list[tuple[int | None, int, str, str]] = []
+    others_seal = others_id({new.statistic.key: new.build_id for new in ordered})
+    for number, new in enumerate(new for new in ordered if not new.is_empty):
+        type_, data, properties = new.blob()
+        is_ndv = new.statistic.kind is Kind.NDV
         blob = writer.add_blob(
-            BlobType.THETA,
-            fields=[new.field_id],
+            type_,
+            fields=[new.statistic.key[0]],
             snapshot_id=snapshot.snapshot_id,
             sequence_number=snapshot.sequence_number or 0,
-            data=theta_blob.encode(new.sketch),
-            codec="zstd",
-            properties={"ndv": str(new.ndv), PROPERTY: new.build_id},
+            data=data,
+            codec="zstd" if data else None,
+            properties=properties | ({OTHERS: others_seal} if others_seal and number == 0 else {}),
         )
-        listed.append(_list_entry(blob))
+        if is_ndv:
+            listed.append(_list_entry(blob))
+        else:
+            others.append((number, *new.statistic.key, new.build_id))
+    others += [(None, *new.statistic.key, new.build_id) for new in ordered if new.is_empty]
     for old in carried:
         meta = old.metadata
         blob = writer.add_blob(
@@ -187,7 +293,7 @@ def statistics_file(
         )
         if old.listed:
             listed.append(_list_entry(blob))
-    finished = writer.finish({"created-by": CREATED_BY})
+    finished = writer.finish({"created-by": CREATED_BY, **({OTHERS: json.dumps(others)} if others else {})})
     return sink.getvalue(), finished, listed
 
 

@@ -7,6 +7,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
+from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.metadata_memo import once_per_metadata
 from icepuffin.ops.table.snapshots import ancestors_from, commits_since
@@ -14,26 +15,32 @@ from icepuffin.ops.table.summaries import snapshot_count
 from icepuffin.ops.theta.ancestry import MAX_ANCESTORS
 from icepuffin.ops.theta.build_id import is_ours
 from icepuffin.ops.theta.file_sketches import PART_ROWS
+from icepuffin.ops.theta.requested_statistics import RequestedStatistics
 from icepuffin.ops.theta.sketch_packs import FEW_FILES
-from icepuffin.ops.theta.statistics_slot import listed_thetas
+from icepuffin.ops.theta.statistics_slot import listed_thetas, others_of
 
 _REMOVALS = ("added-delete-files", "removed-delete-files", "deleted-data-files")
 """Summary keys of changes by which older files may be read again"""
 
 
-def parts_to_sketch(table: Table, snapshot: Snapshot, columns: Collection[str] | None) -> int:
+def parts_to_sketch(table: Table, snapshot: Snapshot, requested: RequestedStatistics) -> int:
     """Parts of data files that a run reads for sketches of the snapshot, at most: a task reads each as a whole.
 
     Those of files that were added since the nearest ancestor with sketches of ours, and of the few that no version
-    keeps sketches of, if nothing else has changed since and the ancestor has sketches of all `columns`: where they are
-    not named, of all that have any in the table. Otherwise those of all files.
+    keeps sketches of, if nothing else has changed since and the ancestor has all NDVs that are `requested`: where they
+    are not named, of all columns with any in the table; and other statistics, if any are named. Otherwise those of all
+    files.
     """
     ours = _own_fields(table.metadata)
     lineage = islice(ancestors_from(table, snapshot.snapshot_id), MAX_ANCESTORS + 1)
     sketched, since = commits_since(lineage, lambda ancestor: ancestor.snapshot_id in ours)
     if (
         sketched
-        and _chosen_fields(table, ours, columns) <= ours[sketched.snapshot_id]
+        and _chosen_fields(table, ours, requested.ndv) <= ours[sketched.snapshot_id]
+        and (
+            requested.number_of_others(1) == 0
+            or others_of(find_statistics(table, SnapshotId(sketched.snapshot_id)), sketched)
+        )
         and _adds_up(sketched, snapshot, since)
     ):
         files, rows = (sum(snapshot_count(it, f"added-{of}") for it in since) for of in ("data-files", "records"))

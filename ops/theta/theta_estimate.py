@@ -1,18 +1,19 @@
 """Estimates of the work of sketching a snapshot, learned from measurements of earlier snapshots."""
 
 import statistics
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from icepuffin.ann_kernels.sketches.theta_estimates import DEFAULT_K
 from icepuffin.ops.binding.bound_versions import sketch_versions
 from icepuffin.ops.binding.measurements import EARLIER_VERSIONS, Measurement, measured_versions, source_in_words
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import LiveFile, SnapshotId, StorageConfig
 from icepuffin.ops.rows.datafile import column_names, open_data_file
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.sketches.statistic import Statistic, image_bound
 from icepuffin.ops.theta.columns import is_enabled
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
+from icepuffin.ops.theta.requested_statistics import KEPT_UP, RequestedStatistics
 from icepuffin.ops.theta.theta_plan import (
     MissingSketches,
     SketchPlan,
@@ -26,8 +27,6 @@ from icepuffin.ops.theta.theta_report import ThetaEstimate, ThetaOutcome
 if TYPE_CHECKING:
     from icepuffin.ops.tasks.task_runner import RunContext, TaskRunner
 
-_FULL_SKETCH = 8 * DEFAULT_K
-
 
 def default_seconds(values: int, threads: int) -> float:
     """Seconds of the commit, and 30 ns of one core per value; `python -m benchmarks.sketches` measures both."""
@@ -35,7 +34,7 @@ def default_seconds(values: int, threads: int) -> float:
 
 
 def estimate_theta_sketches(
-    run: "RunContext", snapshot_id: SnapshotId, *, columns: Collection[str] | None = None
+    run: "RunContext", snapshot_id: SnapshotId, *, requested: RequestedStatistics = KEPT_UP
 ) -> ThetaEstimate:
     """Outcome and cost of `count_theta_sketches` beforehand. Changes nothing, starts no Spark session.
 
@@ -45,52 +44,57 @@ def estimate_theta_sketches(
     if not is_enabled():
         return ThetaEstimate(ThetaOutcome.OFF)
     store = open_storage(run.table.location(), run.storage)
-    plan = plan_sketches(run.table, snapshot, store, columns)
-    if not plan.columns:
+    plan = plan_sketches(run.table, snapshot, store, requested)
+    if not plan.statistics:
         return ThetaEstimate(ThetaOutcome.NO_COLUMNS)
     if is_current(plan, store):
-        return ThetaEstimate(ThetaOutcome.CURRENT, len(plan.columns), files_reused=len(plan.live.files))
-    located = plan.earlier.located(plan.keys.values(), plan.columns)
-    covered_fields = {path: located[key].keys() for path, key in plan.keys.items()}
-    return estimate_work(run, plan, find_missing(plan, store, covered_fields))
+        return ThetaEstimate(ThetaOutcome.CURRENT, len(plan.field_ids), files_reused=len(plan.live.files))
+    located = plan.earlier.located(plan.keys.values(), plan.build_ids)
+    covered = {path: located[key].keys() for path, key in plan.keys.items()}
+    return estimate_work(run, plan, find_missing(plan, store, covered))
 
 
 def estimate_work(run: "RunContext", plan: SketchPlan, missing: MissingSketches) -> ThetaEstimate:
     """Estimate the work of a plan. Reads at most one data file's footer; raises what the work would raise for it."""
     files = plan.live.by_path()
-    rows = {path: files[path].record_count for path in missing.columns}
-    values = sum(rows[path] * len(columns) for path, columns in missing.columns.items())
-    per_file = sum(len(plan.columns) * _sketch_bytes(file.record_count) for file in plan.live.files)
+    rows = {path: files[path].record_count for path in missing.statistics}
+    values = sum(rows[path] * len(statistics) for path, statistics in missing.statistics.items())
+    per_file = sum(_sketch_bytes(plan, file.record_count) for file in plan.live.files)
     seconds, rates = _predicted(run, values)
     return ThetaEstimate(
         outcome=ThetaOutcome.WRITTEN,
-        columns=len(plan.columns),
-        files_sketched=len(missing.columns),
-        files_reused=len(files) - len(missing.columns),
+        columns=len(plan.field_ids),
+        files_sketched=len(missing.statistics),
+        files_reused=len(files) - len(missing.statistics),
         values=values,
         bytes_read=_bytes_read(plan, missing, run.storage, files),
-        bytes_written=len(plan.columns) * _sketch_bytes(plan.live.record_count)
+        bytes_written=_sketch_bytes(plan, plan.live.record_count)
         + (min(BUDGET_BYTES, per_file) if missing.are_kept else 0),
         seconds=round(seconds, 3),
         rates=rates,
     )
 
 
-def _sketch_bytes(rows: int) -> int:
-    return 24 + min(_FULL_SKETCH, 8 * rows)
+def _sketch_bytes(plan: SketchPlan, rows: int) -> int:
+    """Bytes of the sketches of so many rows, at most."""
+    return sum(image_bound(key, rows) for key in plan.build_ids)
 
 
 def _bytes_read(
     plan: SketchPlan, missing: MissingSketches, storage: StorageConfig, by_path: Mapping[str, LiveFile]
 ) -> int:
-    if not missing.columns:
+    if not missing.statistics:
         return 0
-    files = [by_path[path] for path in missing.columns]
+    files = [by_path[path] for path in missing.statistics]
     longest = max(files, key=lambda file: file.record_count)
     shares = _shares(plan, longest, storage)
     return round(
-        sum(file.size * sum(shares.get(c.field_id, 0.0) for c in missing.columns[file.path]) for file in files)
+        sum(file.size * sum(shares.get(i, 0.0) for i in _field_ids(missing.statistics[file.path])) for file in files)
     )
+
+
+def _field_ids(statistics: Iterable[Statistic]) -> frozenset[int]:
+    return frozenset(field_id for statistic in statistics for field_id in statistic.field_ids)
 
 
 def _shares(plan: SketchPlan, file: LiveFile, storage: StorageConfig) -> dict[int, float]:

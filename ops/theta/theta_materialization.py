@@ -1,7 +1,7 @@
 """Materialisation of a snapshot's theta sketches: per data file, united over its live files, registered in its slot."""
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from icepuffin.ops.binding.bindings import make_lasting
@@ -13,11 +13,13 @@ from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.blob_kind import SKETCHES_TAG
 from icepuffin.ops.table.snapshots import table_name
+from icepuffin.ops.tasks.sketches.statistic import Kind
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta.columns import is_enabled
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
 from icepuffin.ops.theta.ndv import counts_for_planners, ndv_at
 from icepuffin.ops.theta.publication import FileSketchesVersion, UnpublishedStatistics, settle_folder, write_version
+from icepuffin.ops.theta.requested_statistics import KEPT_UP, RequestedStatistics
 from icepuffin.ops.theta.statistics_slot import NewSketch, damage_of, listed_thetas
 from icepuffin.ops.theta.theta_estimate import measurement_text
 from icepuffin.ops.theta.theta_plan import data_snapshot, is_current, plan_sketches
@@ -41,15 +43,16 @@ def count_theta_sketches(
     run: RunContext,
     snapshot_id: SnapshotId,
     *,
-    columns: Collection[str] | None = None,
+    requested: RequestedStatistics = KEPT_UP,
     budget_bytes: int = BUDGET_BYTES,
     verify: bool = False,
 ) -> CountedSketches:
-    """Make a snapshot's theta sketches: count what is new, and unite. `publish` of the result registers them; a re-run
-    writes nothing.
+    """Make a snapshot's theta sketches, and the statistics of other kinds that are `requested`: count what is new, and
+    unite. `publish` of the result registers them; a re-run writes nothing.
 
-    BODO_ENABLE_THETA_SKETCHES=0 switches it off. `columns` names the columns instead of the rules of `choose_columns`,
-    by which those that have a sketch get one, or, where none has, those of common types.
+    BODO_ENABLE_THETA_SKETCHES=0 switches it off. By default theta sketches are made by the rules of `choose_columns`:
+    columns that have one get one, or, where none has, those of common types. Where no column has a theta sketch, none
+    has other statistics.
     `budget_bytes` bounds the file sketches that are published for the next snapshot, and those that are in memory: a
     larger budget makes removals and deletes cheap to follow, at 32 KiB per file and column at most. `note` counts the
     files over the budget; what the snapshot's sketches count does not depend on it. With `verify`, sketches that are
@@ -86,8 +89,8 @@ def count_theta_sketches(
     if not is_enabled():
         return unchanged(ThetaOutcome.OFF)
     store = open_storage(table.location(), storage)
-    plan = plan_sketches(table, snapshot, store, columns)
-    if not plan.columns:
+    plan = plan_sketches(table, snapshot, store, requested)
+    if not plan.statistics:
         return unchanged(ThetaOutcome.NO_COLUMNS)
     damage, is_there = "", is_current(plan, store)
     if is_there and verify and (entry := find_statistics(table, snapshot_id)) is not None:
@@ -101,10 +104,15 @@ def count_theta_sketches(
     sketched = sketch_snapshot(run, plan, store, budget_bytes=budget_bytes)
     reached(RunStep.SKETCHED)
     rows = plan.live.record_count  # deleted rows included: which these are may not have been read
-    new = [NewSketch(i, sketch, plan.build_ids[i], rows) for i, sketch in sketched.united.items()]
+    new = [NewSketch(it, sketched.united[it.key], plan.build_ids[it.key], rows) for it in plan.statistics]
     folder, unbindable = settle_folder(table)
     measurement = measurement_text(sketched.estimate.values, time.perf_counter() - started, run.runner)
-    counted = {s.field_id: DistinctCount(s.field_id, snapshot_id, snapshot.sequence_number or 0, s.ndv) for s in new}
+    counts_by_field = {it.statistic.key[0]: it.ndv for it in new if it.statistic.kind is Kind.NDV}
+    counted = {
+        i: DistinctCount(i, snapshot_id, snapshot.sequence_number or 0, ndv)
+        for i, ndv in counts_by_field.items()
+        if ndv is not None
+    }
     counts = counts_for_planners(table, snapshot, counted)
     version = (
         write_version(plan, store, sketched, budget_bytes, measurement, unbindable or folder, counts)
@@ -127,11 +135,13 @@ def count_theta_sketches(
         return report(
             ThetaOutcome.WRITTEN,
             counted_seconds + time.perf_counter() - begun,
-            files_sketched=len(sketched.missing.columns),
-            files_reused=len(plan.live.files) - len(sketched.missing.columns),
+            files_sketched=len(sketched.missing.statistics),
+            files_reused=len(plan.live.files) - len(sketched.missing.statistics),
             bytes_written=statistics.bytes_written + bytes_written,
             merged_columns=tuple(filter(None, merged)),
-            extended_columns=tuple(c.name for c in plan.columns if c.field_id in sketched.missing.extensions),
+            extended_columns=tuple(
+                it.name for it in plan.statistics if it.kind is Kind.NDV and it.key in sketched.missing.extensions
+            ),
             file_sketches_path=path,
             estimate=sketched.estimate,
             note="; ".join(

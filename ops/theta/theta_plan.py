@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -17,14 +17,16 @@ from icepuffin.ops.storage import Storage
 from icepuffin.ops.table.blob_kind import SKETCHES_TAG, BlobKind, side_tag
 from icepuffin.ops.table.live_files import live_files, require_resolvable_deletes, require_same_deletes
 from icepuffin.ops.table.snapshots import find_snapshot, require_data_snapshot, table_name
-from icepuffin.ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before
-from icepuffin.ops.theta.build_id import build_ids, is_outdated, sealed_as
-from icepuffin.ops.theta.columns import SketchedColumn, choose_columns, mapped_names
+from icepuffin.ops.tasks.sketches.statistic import Kind, SketchedColumn, Statistic, StatisticKey, kind_of
+from icepuffin.ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before, others_before
+from icepuffin.ops.theta.build_id import build_ids, is_later_others, is_outdated, others_id, sealed_as
+from icepuffin.ops.theta.columns import choose_columns, choose_others, mapped_names, with_mapped_names
 from icepuffin.ops.theta.earlier_sketches import EarlierSketches, open_earlier_sketches
 from icepuffin.ops.theta.errors import UnsketchableColumnError
 from icepuffin.ops.theta.file_sketches import FileKey, file_key
+from icepuffin.ops.theta.requested_statistics import RequestedStatistics
 from icepuffin.ops.theta.sketch_packs import are_few
-from icepuffin.ops.theta.statistics_slot import counted_for, left_to_later, listed_thetas
+from icepuffin.ops.theta.statistics_slot import counted_for, left_to_later, listed_thetas, others_of
 from icepuffin.ops.theta.theta_bounds import has_only_gained_files
 
 
@@ -36,9 +38,9 @@ class SketchPlan:
     snapshot: Snapshot
     live: LiveFiles
     keys: Mapping[str, FileKey]
-    columns: tuple[SketchedColumn, ...]
-    build_ids: Mapping[int, str]
-    """Build id of each column's sketch, by field id"""
+    statistics: tuple[Statistic, ...]
+    build_ids: Mapping[StatisticKey, str]
+    """Build id of each statistic's sketch"""
     earlier: EarlierSketches
     schema: Schema
     """Schema of the snapshot"""
@@ -47,6 +49,21 @@ class SketchPlan:
     def version_id(self) -> str:
         return hashlib.sha256(json.dumps(sorted(self.build_ids.items())).encode()).hexdigest()[:32]
 
+    @property
+    def field_ids(self) -> frozenset[int]:
+        """Field ids of all columns that have statistics."""
+        return frozenset(field_id for statistic in self.statistics for field_id in statistic.field_ids)
+
+    @property
+    def counted(self) -> frozenset[int]:
+        """Field ids of the columns that have an NDV."""
+        return frozenset(key[0] for key in self.build_ids if kind_of(key) is Kind.NDV)
+
+    @property
+    def others(self) -> frozenset[StatisticKey]:
+        """The statistics that are no NDVs."""
+        return frozenset(statistic.key for statistic in self.statistics if statistic.kind is not Kind.NDV)
+
 
 def data_snapshot(table: Table, snapshot_id: SnapshotId) -> Snapshot:
     """The snapshot. Raises UnknownSnapshotError, also for one that icepuffin made itself."""
@@ -54,7 +71,7 @@ def data_snapshot(table: Table, snapshot_id: SnapshotId) -> Snapshot:
     return find_snapshot(table, snapshot_id)
 
 
-def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, requested: Collection[str] | None) -> SketchPlan:
+def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, requested: RequestedStatistics) -> SketchPlan:
     """The plan of a snapshot's sketches, but for those that a later release has made. Reads metadata.
 
     Raises EqualityDeletesError, TableFaultError, UnsketchableColumnError, UnsupportedFormatError, and
@@ -69,16 +86,37 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, requested: C
     keys = {file.path: file_key(file, live.location) for file in live.files}
     earlier = open_earlier_sketches(table, store, snapshot)
     schema = table.schemas().get(live.schema_id, table.schema())
+    statistics = _choose(table, store, snapshot, schema, requested, earlier)
+    seals = build_ids(live.table_uuid, (statistic.key for statistic in statistics), keys.values())
+    return SketchPlan(table, snapshot, live, keys, statistics, seals, earlier, schema)
+
+
+def _choose(
+    table: Table,
+    store: Storage,
+    snapshot: Snapshot,
+    schema: Schema,
+    requested: RequestedStatistics,
+    earlier: EarlierSketches,
+) -> tuple[Statistic, ...]:
+    """The statistics of the snapshot, without those that a later release has made."""
+    slot = find_statistics(table, SnapshotId(snapshot.snapshot_id))
+    later = left_to_later(slot, snapshot)
     before = fields_sketched_before(table, snapshot) | earlier.field_ids()
+    others: list[tuple[Kind, tuple[SketchedColumn, ...]]] = []
     try:
-        columns = choose_columns(schema, table.schema(), sketched_before=before, names=requested)
+        columns = choose_columns(schema, table.schema(), sketched_before=before, names=requested.ndv)
+        counted = [column for column in columns if column.field_id not in later]
+        # an NDV's entry says that there are others in its file
+        if counted and not later and requested.has_others and not is_later_others(others_of(slot, snapshot)):
+            kept = others_before(table, store, snapshot) if requested.keeps_any else ()
+            others = list(choose_others(schema, table.schema(), requested, kept))
     except UnsketchableColumnError as error:
-        raise UnsketchableColumnError(f"{table_name(table)}, statistics.ndv: {error}") from None
-    later = left_to_later(find_statistics(table, SnapshotId(snapshot.snapshot_id)), snapshot)
+        raise UnsketchableColumnError(f"{table_name(table)}, {error}") from None
     names = mapped_names(table)
-    columns = tuple(replace(c, names=names.get(c.field_id)) for c in columns if c.field_id not in later)
-    seals = build_ids(live.table_uuid, {c.field_id: c.counted_as for c in columns}, keys.values())
-    return SketchPlan(table, snapshot, live, keys, columns, seals, earlier, schema)
+    ndvs = [(Kind.NDV, (column,)) for column in counted]
+    statistics = (with_mapped_names(kind, columns, names) for kind, columns in (*ndvs, *others))
+    return tuple({statistic.key: statistic for statistic in statistics}.values())
 
 
 def is_current(plan: SketchPlan, store: Storage) -> bool:
@@ -86,63 +124,65 @@ def is_current(plan: SketchPlan, store: Storage) -> bool:
     statistics = find_statistics(plan.table, SnapshotId(plan.snapshot.snapshot_id))
     listed = listed_thetas(statistics)
     current = plan.table.schema().field_ids
+    expected = {key[0]: seal for key, seal in plan.build_ids.items() if kind_of(key) is Kind.NDV}
+    others = others_of(statistics, plan.snapshot)
     return (
         statistics is not None
         and all(i in current and not is_outdated(blob.properties) for i, blob in listed.items())
-        and all(i in listed and sealed_as(listed[i].properties) == seal for i, seal in plan.build_ids.items())
+        and all(i in listed and sealed_as(listed[i].properties) == seal for i, seal in expected.items())
         # an engine may carry blobs over to another snapshot, where no planner may use them
-        and all(counted_for(listed[i], plan.snapshot) for i in plan.build_ids)
+        and all(counted_for(listed[i], plan.snapshot) for i in expected)
+        and (others == others_id(plan.build_ids) or is_later_others(others))
         and store.exists(statistics.statistics_path)
     )
 
 
 @dataclass(frozen=True, slots=True)
 class MissingSketches:
-    """Columns of files that neither a file sketch nor an ancestor's sketch covers, and, where file sketches are to be
-    kept, of the few that only an ancestor's covers.
+    """Statistics of files that neither a file sketch nor an ancestor's sketch covers, and, where file sketches are to
+    be kept, of the few that only an ancestor's covers.
     """
 
-    columns: Mapping[str, tuple[SketchedColumn, ...]]
-    """Columns to read of each data file, by its path; one tuple for all files that lack the same ones"""
-    extensions: Mapping[int, Extension]
-    """Sketch of an ancestor that covers files whose sketches are not read, by field id"""
+    statistics: Mapping[str, tuple[Statistic, ...]]
+    """Statistics to make of each data file, by its path; one tuple for all files that lack the same ones"""
+    extensions: Mapping[StatisticKey, Extension]
+    """Sketch of an ancestor that covers files whose sketches are not read"""
     are_kept: bool
     """Whether a version of the file sketches is to keep those that are made; not where they are few, and the last one
     has all others
     """
     note: str
 
-    def is_covered(self, path: str, field_id: int) -> bool:
+    def is_covered(self, path: str, statistic: StatisticKey) -> bool:
         """Whether an ancestor's sketch counts a file."""
-        return field_id in self.extensions and path in self.extensions[field_id].covered
+        return statistic in self.extensions and path in self.extensions[statistic].covered
 
 
-def find_missing(plan: SketchPlan, store: Storage, covered_fields: Mapping[str, Collection[int]]) -> MissingSketches:
-    """The sketches to make. `covered_fields`: field ids of the columns with a file sketch, by path of a data file."""
+def find_missing(plan: SketchPlan, store: Storage, covered: Mapping[str, Collection[StatisticKey]]) -> MissingSketches:
+    """The sketches to make. `covered`: statistics that have a file sketch, by path of a data file."""
     missing_paths = {
-        c.field_id: frozenset(p for p, fields in covered_fields.items() if c.field_id not in fields)
-        for c in plan.columns
+        key: frozenset(path for path, statistics in covered.items() if key not in statistics) for key in plan.build_ids
     }
     extensions, note = choose_extensions(plan.table, store, plan.snapshot, plan.keys, missing_paths)
-    to_read: dict[str, list[int]] = {}
-    unkept: dict[str, list[int]] = {}
-    for column in plan.columns:
-        extension = extensions.get(column.field_id)
-        covered = extension.covered if extension else frozenset()
-        for path in missing_paths[column.field_id]:
-            (unkept if path in covered else to_read).setdefault(path, []).append(column.field_id)
+    to_read: dict[str, list[StatisticKey]] = {}
+    unkept: dict[str, list[StatisticKey]] = {}
+    for key, paths in missing_paths.items():
+        by_ancestor = extensions[key].covered if key in extensions else frozenset[str]()
+        for path in paths:
+            (unkept if path in by_ancestor else to_read).setdefault(path, []).append(key)
     rows = {file.path: file.record_count for file in plan.live.files}
 
-    def values(*columns: Mapping[str, Collection[int]]) -> list[int]:
-        return [sum(len(each.get(path, ())) for each in columns) * rows[path] for path in set().union(*columns)]
+    def values(*statistics: Mapping[str, Collection[StatisticKey]]) -> list[int]:
+        return [sum(len(each.get(path, ())) for each in statistics) * rows[path] for path in set().union(*statistics)]
 
     are_kept = bool(to_read) and not (are_few(values(to_read, unkept)) and _keeps_the_rest(plan))
     if are_kept and are_few(values(unkept)):
-        for path, fields in unkept.items():
-            to_read.setdefault(path, []).extend(fields)
-    shared = {ids: tuple(c for c in plan.columns if c.field_id in ids) for ids in set(map(frozenset, to_read.values()))}
-    columns = {path: shared[frozenset(ids)] for path, ids in to_read.items()}
-    return MissingSketches(columns, extensions, are_kept, note)
+        for path, keys in unkept.items():
+            to_read.setdefault(path, []).extend(keys)
+    distinct = set(map(frozenset, to_read.values()))
+    shared = {keys: tuple(it for it in plan.statistics if it.key in keys) for keys in distinct}
+    statistics = {path: shared[frozenset(keys)] for path, keys in to_read.items()}
+    return MissingSketches(statistics, extensions, are_kept, note)
 
 
 def _keeps_the_rest(plan: SketchPlan) -> bool:
@@ -153,7 +193,8 @@ def _keeps_the_rest(plan: SketchPlan) -> bool:
     return (
         version is not None
         and SKETCHES_TAG in version.tags
-        and version.fields >= plan.build_ids.keys()
+        and version.fields >= plan.counted
+        and (not plan.others or plan.earlier.nearest_has(plan.others))
         and all(pack.is_kept for pack in version.packs)
         and has_only_gained_files(plan.table, version.base_snapshot_id, plan.snapshot)
     )

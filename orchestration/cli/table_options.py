@@ -90,7 +90,7 @@ class TableContext:
             "snapshot_id": snapshot_id,
             "definitions": self.indexes_named(index),
             "sketches": statistics.keeps_ndv and index is None,
-            "columns": statistics.ndv_columns,
+            "requested": statistics.requested,
         }
 
     def snapshot_id(self, snapshot: str | None) -> SnapshotId:

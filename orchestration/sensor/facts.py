@@ -289,8 +289,7 @@ def run_tags(spec: TableSpec, table: Table, key: str, engine: Engine) -> dict[st
         spec.indexes,
         SnapshotId(int(key)),
         engine=engine,
-        sketches=spec.settings.statistics.keeps_ndv,
-        theta_columns=spec.settings.statistics.ndv_columns,
+        statistics=spec.settings.statistics.requested if spec.settings.statistics.keeps_ndv else None,
     )
     numbers = asdict(required)
     return {

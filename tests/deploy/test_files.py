@@ -303,7 +303,8 @@ def test_images_of_compose_kubernetes_and_the_trial_have_one_version() -> None:
         *(f"kubernetes/{name}" for name in KUBERNETES_FILES),
     ):
         named = re.findall(
-            r"icepuffin(?:-kubernetes)?(?::|, tag: \")(\d+\.\d+\.\d+(?:\.dev\d+)?)", (DEPLOY / file).read_text(encoding="utf-8")
+            r"icepuffin(?:-kubernetes)?(?::|, tag: \")(\d+\.\d+\.\d+(?:\.dev\d+)?)",
+            (DEPLOY / file).read_text(encoding="utf-8"),
         )
         assert set(named) == {version}, file
 

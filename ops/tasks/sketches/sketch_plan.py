@@ -4,16 +4,15 @@ from collections.abc import Iterator, Sequence
 
 from pyiceberg.schema import Schema
 
-from icepuffin.ann_kernels.sketches.theta_estimates import DEFAULT_K
 from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.tasks.sketches.statistic import image_bound
 from icepuffin.ops.tasks.sketches.theta_task import FilePart, SketchTask
 from icepuffin.ops.tasks.task_runner import UNION_BYTES
 
 _ROUNDS = 8
 """File parts that a worker gets one after the other."""
-_BESIDE_HASHES = 24
-_IMAGE_BYTES = _BESIDE_HASHES + 8 * DEFAULT_K
-"""Bytes of the longest image"""
+_MANY = 1 << 31
+"""Rows that give the longest image of each kind"""
 
 
 def plan_tasks(
@@ -48,14 +47,16 @@ def plan_tasks(
 
 def _most_bytes(file_part: FilePart) -> int:
     """Bytes of the sketches of a part, at most."""
-    return len(file_part.columns) * (_BESIDE_HASHES + 8 * min(DEFAULT_K, file_part.file.record_count))
+    return sum(image_bound(statistic.key, file_part.file.record_count) for statistic in file_part.statistics)
 
 
 def _most_tasks(file_parts: Sequence[FilePart], parallelism: int) -> int:
-    """Number of tasks, each of which returns a union per column."""
-    distinct = {id(file_part.columns): file_part.columns for file_part in file_parts}  # most files share one tuple
-    fields = {field_id for columns in distinct.values() for field_id, _ in columns}
-    most = UNION_BYTES // (_IMAGE_BYTES * max(1, len(fields)))
+    """Number of tasks, each of which returns a union per statistic."""
+    distinct = {
+        id(file_part.statistics): file_part.statistics for file_part in file_parts
+    }  # most files share one tuple
+    keys = {statistic.key for statistics in distinct.values() for statistic in statistics}
+    most = UNION_BYTES // max(1, sum(image_bound(key, _MANY) for key in keys))
     return max(1, most, min(parallelism, 2 * most))
 
 

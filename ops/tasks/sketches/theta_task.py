@@ -1,6 +1,5 @@
-"""Theta sketches on executors: tasks read data files or row groups, and return images of files and of unions."""
+"""Sketches on executors: tasks read data files or row groups, and return images of files and of unions."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,19 +11,17 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from icepuffin.ann_kernels.sketches.theta import Hashes, ThetaAccumulator, union
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.rows.datafile import column_names, open_data_file, reporting_damage
 from icepuffin.ops.rows.parquet import ParquetObject
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.table.live_rows import read_live
 from icepuffin.ops.table.row_deletes import deleted_in_group
-from icepuffin.ops.tasks.sketches.theta_columns import update_from_arrow
-from icepuffin.puffin.blobs.theta_blob import ThetaSketch, encode
+from icepuffin.ops.tasks.sketches.accumulators import UnitedSketches, accumulator_of, union_of
+from icepuffin.ops.tasks.sketches.images import Sketch, encode
+from icepuffin.ops.tasks.sketches.statistic import Kind, Statistic, StatisticKey
 
 BATCH_ROWS = 1 << 16
-
-Sketch = tuple[int, Hashes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +29,7 @@ class FilePart:
     """The live rows of `file` in the row groups whose number is `part` modulo `parts`."""
 
     file: LiveFile
-    columns: tuple[tuple[int, str], ...]
-    """(field id, type)"""
+    statistics: tuple[Statistic, ...]
     part: int = 0
     parts: int = 1
 
@@ -56,7 +52,7 @@ class SketchTask:
 
 @dataclass(frozen=True, slots=True)
 class FileImages:
-    """The theta images of the parts of one file, in the order of their columns."""
+    """The images of the parts of one file, in the order of their statistics."""
 
     path: str
     images: tuple[bytes, ...]
@@ -64,40 +60,41 @@ class FileImages:
 
 @dataclass(frozen=True, slots=True)
 class SketchResult:
-    """The theta images of a task."""
+    """The images of a task."""
 
     files: tuple[FileImages, ...]
     """Images of single files"""
-    others: Mapping[int, bytes]
-    """Image of the union of all other files of the task, by field id"""
+    others: Mapping[StatisticKey, bytes]
+    """Image of the union of all other files of the task, by statistic"""
 
 
 def sketch_files(task: SketchTask) -> SketchResult:
     """Sketch the live rows of some file parts, streaming record batches.
 
     The first files, in the order of the task, are returned one by one as far as `image_bytes` admits, the others as one
-    union per column.
-    Memory: a batch and 128 KiB per column and thread, 128 KiB per column more, 8 bytes per deleted row where deletes
-    are shared or compare keys, and what is returned: 32 KiB per file and column at most.
+    union per statistic.
+    Memory: a batch and an accumulator per statistic and thread, and one per statistic more, 8 bytes per deleted row
+    where deletes are shared or compare keys, and what is returned: 32 KiB per file and statistic at most.
     Raises DataFileError, SketchTypeError, EqualityDeletesError.
     """
     files, others, room = [], UnitedSketches(), task.image_bytes
     for path, sketched in groupby(_sketched(task), key=lambda pair: pair[0].file.path):
         file_parts, sketches_of_parts = zip(*sketched, strict=True)
-        sketches = [ThetaSketch(*union(parts)) for parts in zip(*sketches_of_parts, strict=True)]
+        keys = [statistic.key for statistic in file_parts[0].statistics]
+        sketches = [union_of(key, parts) for key, parts in zip(keys, zip(*sketches_of_parts, strict=True), strict=True)]
         images = tuple(map(encode, sketches))
         size = sum(map(len, images))
         if room is None or size <= room:
             files.append(FileImages(path, images))
             room = None if room is None else room - size
         else:
-            for (field_id, _), sketch in zip(file_parts[0].columns, sketches, strict=True):
-                others.add(field_id, sketch)
-    return SketchResult(tuple(files), {field_id: encode(sketch) for field_id, sketch in others.unions().items()})
+            for key, sketch in zip(keys, sketches, strict=True):
+                others.add(key, sketch)
+    return SketchResult(tuple(files), {key: encode(sketch) for key, sketch in others.unions().items()})
 
 
 def _sketched(task: SketchTask) -> Iterator[tuple[FilePart, list[Sketch]]]:
-    """The parts, each with its sketches, in the order of its columns."""
+    """The parts, each with its sketches, in the order of its statistics."""
     together = task.together or max(1, len(task.file_parts))
     for start in range(0, len(task.file_parts), together):
         file_parts = task.file_parts[start : start + together]
@@ -113,12 +110,17 @@ def _sketch_part(
     task: SketchTask, deleted_by_path: Mapping[str, npt.NDArray[np.int64]], file_part: FilePart
 ) -> list[Sketch]:
     deleted = deleted_by_path.get(file_part.file.path)
-    accumulators = {field_id: ThetaAccumulator() for field_id, _ in file_part.columns}
-    types = dict(file_part.columns)
+    accumulators = [(accumulator_of(statistic.key), statistic.columns) for statistic in file_part.statistics]
     for batch in _batches(file_part, task.schema, open_storage(file_part.file.path, task.storage), deleted):
-        for field_id, column in batch.items():
-            update_from_arrow(accumulators[field_id], column, types[field_id])
-    return [accumulators[field_id].result() for field_id, _ in file_part.columns]
+        for accumulator, columns in accumulators:
+            if columns[0].field_id in batch:
+                accumulator.update([batch[c.field_id] for c in columns], [c.type for c in columns])
+    return [accumulator.result() for accumulator, _ in accumulators]
+
+
+def _field_ids(file_part: FilePart) -> list[int]:
+    """The columns to read, each once."""
+    return sorted({field_id for statistic in file_part.statistics for field_id in statistic.field_ids})
 
 
 def _batches(
@@ -135,7 +137,7 @@ def _batches(
                     yield {field_id: batch.column(name) for field_id, name in names.items()}
             return
     if file_part.part == 0:  # rows by position, or defaults: the general reader takes the file as a whole
-        field_ids = [field_id for field_id, _ in file_part.columns]
+        field_ids = _field_ids(file_part)
         names = {field_id: str(schema.find_column_name(field_id)) for field_id in field_ids}
         for live in read_live(storage, file_part.file, schema, field_ids, batch_rows=BATCH_ROWS, deleted=deleted):
             yield {field_id: live.columns.column(name) for field_id, name in names.items()}
@@ -144,31 +146,17 @@ def _batches(
 def _column_names(parquet: ParquetObject, file_part: FilePart, schema: Schema) -> dict[int, str] | None:
     """The file's own names of the part's columns; those that it lacks are null in every row and left out.
 
-    None where a column that the file lacks has a value all the same: the general reader knows those.
+    None where a column that the file lacks has a value all the same, or its nulls count, as in a joint count: the
+    general reader knows those.
     """
     name_of = column_names(parquet.schema, file_part.file, schema)
     constant = frozenset(field_id for field_id, _ in file_part.file.constants)
-    field_ids = [field_id for field_id, _ in file_part.columns]
-    lacking = [field_id for field_id in field_ids if field_id not in name_of]
+    field_ids = _field_ids(file_part)
+    lacking = {field_id for field_id in field_ids if field_id not in name_of}
+    if any(
+        statistic.kind is Kind.JOINT and lacking.intersection(statistic.field_ids) for statistic in file_part.statistics
+    ):
+        return None
     if any(i in constant or schema.find_field(i).initial_default is not None for i in lacking):
         return None
     return {field_id: name_of[field_id] for field_id in field_ids if field_id in name_of}
-
-
-class UnitedSketches:
-    """One union per column. Memory: 128 KiB per column, however many sketches are added, in any order."""
-
-    def __init__(self) -> None:
-        self._unions: defaultdict[int, ThetaAccumulator] = defaultdict(ThetaAccumulator)
-
-    def add(self, field_id: int, sketch: ThetaSketch) -> None:
-        """Add all that a sketch of a column has seen."""
-        self._unions[field_id].update_sketch(sketch.theta, sketch.hashes)
-
-    def union(self, field_id: int) -> ThetaSketch:
-        """The union of a column; empty where nothing was added."""
-        return ThetaSketch(*self._unions[field_id].result())
-
-    def unions(self) -> dict[int, ThetaSketch]:
-        """The unions of the columns of which a sketch was added, by field id."""
-        return {field_id: self.union(field_id) for field_id in self._unions}
