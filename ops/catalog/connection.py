@@ -36,11 +36,14 @@ _URI_FORMS = {
 def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
     """PyIceberg's catalog, with time limits on connecting and on each answer.
 
-    SQLite is set to WAL, unless it may only be read, and to wait for other writers instead of failing after 5 s.
+    SQLite waits for other writers instead of failing after 5 s. A database that this call makes is set to WAL; one that
+    is there keeps its mode, which is its owner's.
     Raises CatalogUnavailableError; the message names the catalog and not its properties, which may hold secrets.
     """
     admit_foreign_blobs()
     try:
+        path = _sqlite_file(_merged(name, properties))
+        is_new = path is not None and not path.exists()
         catalog = _load(name, properties)
     except CatalogUnavailableError:
         raise
@@ -65,6 +68,9 @@ def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
     engine = getattr(catalog, "engine", None)
     if engine is not None and engine.dialect.name == "sqlite":
         _let_sqlite_wait(engine)
+        if is_new:
+            with engine.connect() as connection:
+                connection.exec_driver_sql("PRAGMA journal_mode=WAL")
         finalize(catalog, engine.dispose)  # PyIceberg leaves open what is not closed, and Python 3.13 warns of it
     return catalog
 
@@ -272,19 +278,10 @@ def _bounded_postgres(uri: str) -> str:
 
 
 def _let_sqlite_wait(engine: Any) -> None:
-    import sqlite3  # noqa: PLC0415  other catalogs do not need it
-
     from sqlalchemy import event  # noqa: PLC0415  only SQL catalogs have it
 
     @event.listens_for(engine, "connect")
-    def _set_pragmas(connection: Any, _: Any) -> None:
-        cursor = connection.cursor()
-        cursor.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
-        try:
-            cursor.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
-                raise  # a database that may only be read keeps its mode; nobody waits for its writers here
-        cursor.close()
+    def _set_timeout(connection: Any, _: Any) -> None:
+        connection.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}").close()
 
-    engine.dispose()  # connections made before the listener do not have the pragmas
+    engine.dispose()  # connections made before the listener do not have the timeout

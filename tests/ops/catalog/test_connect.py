@@ -10,16 +10,16 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, nullcontext
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import NoRegionError
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
-from sqlalchemy import create_engine
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.catalog import connection, time_limits
@@ -354,33 +354,21 @@ def test_a_store_is_opened_with_the_settings_of_stores_alone() -> None:
     assert without_code(sent, {"auth": "mine", "s3.x": 2}) == {"s3.x": 1, "auth": "mine"}
 
 
-def test_an_sqlite_catalog_waits_for_other_writers(tmp_path: Path) -> None:
-    catalog: Any = open_catalog("lake", {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"})
-    with catalog.engine.connect() as opened:
-        settings = [opened.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("busy_timeout", "journal_mode")]
-    assert settings == [30_000, "wal"]
-    catalog.close()
-
-
-@pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_READONLY_DIRECTORY])
-def test_only_a_database_that_may_only_be_read_keeps_its_mode(code: int) -> None:
-    class Refusing(sqlite3.Cursor):
-        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
-            if "journal_mode" in sql:
-                error = sqlite3.OperationalError("refused")
-                error.sqlite_errorcode = code
-                raise error
-            return super().execute(sql, *values)
-
-    class Opened(sqlite3.Connection):
-        def cursor(self, factory: Any = Refusing) -> Any:
-            return super().cursor(factory)
-
-    engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(":memory:", factory=Opened))
-    connection._let_sqlite_wait(engine)
-    with pytest.raises(OperationalError, match="refused") if code == sqlite3.SQLITE_BUSY else nullcontext():
-        engine.connect().close()
-    engine.dispose()
+@pytest.mark.parametrize(("made_by", "mode"), [("us", "wal"), ("others", "delete"), ("others", "wal")])
+def test_an_sqlite_catalog_waits_for_other_writers_and_keeps_its_mode(tmp_path: Path, made_by: str, mode: str) -> None:
+    """Its mode is in the file: a user who may only read that, and not its folder, can open no database in WAL."""
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}
+    if made_by == "others":
+        others: Any = SqlCatalog("lake", **properties)
+        with others.engine.connect() as opened:
+            opened.exec_driver_sql(f"PRAGMA journal_mode={mode}")
+        others.engine.dispose()
+    for _ in range(2):
+        catalog: Any = open_catalog("lake", properties)
+        with catalog.engine.connect() as opened:
+            pragmas = [opened.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("busy_timeout", "journal_mode")]
+        assert pragmas == [30_000, mode]
+        catalog.close()
 
 
 def test_a_rest_catalog_is_asked_for_all_snapshots(
