@@ -278,6 +278,8 @@ def _verify_committed(
             f"made snapshot {current_id}, which is icepuffin's, the current one",
             f". Roll back to {binding.base_snapshot_id}",
         )
+    if snapshot is not None and snapshot.parent_snapshot_id is not None:  # so it is no version by any rule
+        raise unsupported_catalog(table, f"gave index snapshot {snapshot_id} a parent")
     if binding.base_snapshot_id not in snapshots_by_id(table.metadata):
         _undo(table, binding, snapshot_id, previous_ref)
         raise UnknownSnapshotError(
@@ -286,14 +288,12 @@ def _verify_committed(
     version = _find_committed(table, binding, (snapshot_id,))
     if version is None or tag_target(table, binding.tag) in (None, binding.expected_ref):
         raise _tag_not_kept(table, binding.tag)
-    _require_unchanged(table, binding, version)
+    _require_kept_packs(table, binding, version)
     return version
 
 
-def _require_unchanged(table: Table, binding: Binding, version: DerivedVersion) -> None:
-    """Raises UnsupportedCatalogError where the catalog gave a snapshot a parent, or does not keep the packs."""
-    if snapshots_by_id(table.metadata)[version.index_snapshot_id].parent_snapshot_id is not None:
-        raise unsupported_catalog(table, f"gave index snapshot {version.index_snapshot_id} a parent")
+def _require_kept_packs(table: Table, binding: Binding, version: DerivedVersion) -> None:
+    """Raises UnsupportedCatalogError where the catalog gave a holder a parent, or does not keep the packs."""
     if binding.tag in version.tags:  # where it has moved on, the packs may have gone as they should
         for pack in version.packs:
             if not pack.is_kept or not pack.path:

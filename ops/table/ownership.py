@@ -78,8 +78,8 @@ def _judged(snapshot: Snapshot) -> OwnSnapshot | None:
         if key.startswith(_CHANGES) and value != "0":
             raise _HalfOwnError(f"it has {key}")
     base, owner = _id(properties, f"{kind}.base-snapshot-id"), properties.get(f"{kind}.pack")
-    if snapshot.parent_snapshot_id not in (None, base):
-        raise _HalfOwnError("its parent is not the snapshot that it would belong to")
+    if snapshot.parent_snapshot_id is not None and (KIND_KEY in properties or snapshot.parent_snapshot_id != base):
+        raise _HalfOwnError("it has a parent, as no version has")
     pack_ids = tuple(map(SnapshotId, _ids(properties, f"{kind}.packs") or ()))
     fields = frozenset(_ids(properties, FIELDS_KEY) or ())
     if kind not in tuple(BlobKind):

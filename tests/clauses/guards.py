@@ -207,8 +207,13 @@ GUARDS = (
         " and tag in dict(_possible_tags(target)):", ":", "test_a_tag_on_another_indexs_version_is_its_owners",
     ),
     Edit(
+        "owner: a snapshot with all of our keys and a parent", "_judged",
+        "(KIND_KEY in properties or snapshot.parent_snapshot_id != base):", "snapshot.parent_snapshot_id != base:",
+        "test_the_rows_of_a_rewrite_that_copied_all_of_a_versions_summary_are_found",
+    ),
+    Edit(
         "owner: a snapshot with a parent of its own", "_judged",
-        "if snapshot.parent_snapshot_id not in (None, base):", "if False:",
+        "KIND_KEY in properties or snapshot.parent_snapshot_id != base):", "KIND_KEY in properties):",
         "test_a_snapshot_that_is_ours_in_all_but_one_respect_is_the_owners",
     ),
     Edit(
@@ -388,7 +393,7 @@ GUARDS = (
         "not key.added_by or", "True or", "test_a_file_that_came_again_under_its_name_is_another",
     ),
     Edit(
-        "twin: holders of packs have no parent, as versions have none", "_require_unchanged",
+        "twin: holders of packs have no parent, as versions have none", "_require_kept_packs",
         "if snapshots_by_id(table.metadata)[pack.holder_id].parent_snapshot_id is not None:", "if False:",
         "test_a_catalog_that_gives_a_snapshot_a_parent_is_recognised",
     ),

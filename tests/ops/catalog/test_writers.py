@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import AssertRefSnapshotId
 
 from icepuffin.ops.binding import bindings, commit, derived_snapshots
@@ -26,7 +26,9 @@ from icepuffin.ops.index.index_materialization import materialize_index, rebuild
 from icepuffin.ops.model import Action
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.table.blob_kind import KIND_KEY
 from icepuffin.ops.table.snapshots import ancestor_ids, data_snapshots
+from icepuffin.ops.table.summaries import summary_of
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.bindings import binding
@@ -308,7 +310,7 @@ def test_an_index_follows_main_where_the_owner_has_put_it_on_a_version(table_fac
 def test_a_version_that_took_a_number_once_gives_way_to_one_that_takes_none(
     table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As versions were bound before: with a parent, and the next number."""
+    """As versions were bound before: with a parent, the next number, and no kind."""
     table = table_factory()
     table.append(make_rows(0, 60))
     create_index(table, DEFINITION)
@@ -316,8 +318,9 @@ def test_a_version_that_took_a_number_once_gives_way_to_one_that_takes_none(
 
     def with_number(at: Table, *arguments: Any) -> Snapshot:
         snapshot = derived_snapshots.derive_snapshot(at, *arguments)
+        properties = {key: value for key, value in summary_of(snapshot).items() if key != KIND_KEY}
         old = {"parent_snapshot_id": at.metadata.current_snapshot_id, "sequence_number": 2}
-        return snapshot.model_copy(update=old)
+        return snapshot.model_copy(update={**old, "summary": Summary(Operation.REPLACE, **properties)})
 
     with monkeypatch.context() as patch:
         patch.setattr(bindings, "derive_snapshot", with_number)

@@ -115,17 +115,50 @@ def test_all_that_is_bound_is_known_as_ours_by_one_key(table: Table) -> None:
     assert head_of(table, "ann_e") == version.index_snapshot_id, "it stands for what has expired"
 
 
+OLD_SKETCHES = {key: value for key, value in SKETCHES.items() if key != KIND_KEY}
+
+
 @pytest.mark.parametrize(
     "properties", [VERSION, SKETCHES, {**VERSION, KIND_KEY: "ann", "added-records": "0"}, {**VERSION, "ann.packs": ""}]
 )
-@pytest.mark.parametrize("parent", [None, 7])
-def test_a_version_is_ours_with_and_without_a_parent(properties: Mapping[str, str], parent: int | None) -> None:
-    """Before, versions were children of their data snapshot, and had no kind."""
-    own = own_snapshot(snapshot(properties, parent=parent))
+def test_a_version_is_ours(properties: Mapping[str, str]) -> None:
+    own = own_snapshot(snapshot(properties))
     assert own is not None
     assert (own.base_id, own.pack_owner) == (7, None)
     assert own.pack_ids == holder_ids(snapshot(properties)) == ((8, 9) if properties.get("ann.packs") else ())
     assert own.fields == ({1, 2} if properties is SKETCHES else frozenset())
+
+
+@pytest.mark.parametrize("properties", [VERSION, OLD_SKETCHES])
+def test_a_version_without_a_kind_may_be_a_child_of_its_data_snapshot(properties: Mapping[str, str]) -> None:
+    """As all were before."""
+    assert own_snapshot(snapshot(properties, parent=7)) == own_snapshot(snapshot(properties))
+    assert own_snapshot(snapshot(properties, parent=7)) is not None
+
+
+def test_the_rows_of_a_rewrite_that_copied_all_of_a_versions_summary_are_found(
+    table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its writer counts nothing, and its parent is the version's data snapshot: rows of it were in no answer."""
+    version = bindings.publish(table, binding(table))
+    own = table.metadata.snapshot_by_id(version.index_snapshot_id)
+    assert own is not None
+    table.append(make_rows(60, 120))
+    head = table.metadata.current_snapshot()
+    assert head is not None
+    assert head.parent_snapshot_id == version.base_snapshot_id
+    snapshots = [
+        item.model_copy(update={"summary": own.summary}) if item.snapshot_id == head.snapshot_id else item
+        for item in table.metadata.snapshots
+    ]
+    table.metadata = table.metadata.model_copy(update={"snapshots": snapshots})
+    assert resolve_snapshot(table).snapshot_id == data_snapshots(table)[-1].snapshot_id == head.snapshot_id
+    query = np.asarray(make_rows(65, 66)["embedding"].to_pylist(), np.float32)
+    answer = open_exact(table, "embedding", Metric.L2, storage=STORAGE).search(query, 1, columns=["id"])
+    assert answer.rows["id"].to_pylist() == [65]
+    assert f"snapshot {head.snapshot_id} has properties of icepuffin's in its summary, and counts as data" in (
+        caplog.text
+    )
 
 
 CHANGES: dict[str, tuple[dict[str, str | None], Operation, int | None]] = {
@@ -135,6 +168,7 @@ CHANGES: dict[str, tuple[dict[str, str | None], Operation, int | None]] = {
     "deleted files": ({"deleted-data-files": "1"}, Operation.REPLACE, None),
     "removed deletes": ({"removed-delete-files": "1"}, Operation.REPLACE, None),
     "another parent": ({}, Operation.REPLACE, 6),
+    "its base as parent": ({KIND_KEY: "ann"}, Operation.REPLACE, 7),
     "no build id": ({"ann.build-id": None}, Operation.REPLACE, None),
     "no file": ({"statistics-file": None}, Operation.REPLACE, None),
     "an empty file": ({"statistics-file": ""}, Operation.REPLACE, None),
