@@ -20,12 +20,15 @@ from icepuffin.ops.index.definitions.ddl import create_index
 from icepuffin.ops.index.index_materialization import materialize_index
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.model import Action, SnapshotId
+from icepuffin.ops.table.blob_kind import BlobKind
+from icepuffin.ops.table.ownership import own_snapshots
 from icepuffin.ops.table.snapshots import is_derived
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta import ancestry, sketch_packs
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
+from tests.ops.index.snapshot_times import set_times
 
 COLUMNS = frozenset({1, 2, 3})
 """Field ids of `id`, `name`, `section`"""
@@ -169,6 +172,29 @@ def test_a_version_of_a_snapshot_before_all_sketches_has_the_newest_ndvs(table: 
     (entry,) = (entry for entry in table.metadata.statistics if entry.snapshot_id == version.index_snapshot_id)
     field_id = table.schema().find_field("id").field_id
     assert load_statistics(entry)[0][field_id] == icepuffin.read_ndv(table).entries["id"].ndv
+
+
+def test_a_version_from_before_the_first_ndvs_hides_them_from_the_snapshots_nearest_to_it_alone(table: Table) -> None:
+    """Its file cannot get them, and no new entry of ours has an earlier time. That of a snapshot itself is nearest."""
+    one = SnapshotId(table.refresh().metadata.current_snapshot_id or 0)
+    build(table)
+    table.append(make_rows(600, 620))
+    two = table.refresh().metadata.current_snapshot_id
+    count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), one).publish()
+    table.append(make_rows(620, 640))
+    three = table.refresh().metadata.current_snapshot_id
+
+    def seen() -> list[Set[int]]:
+        """Columns with NDVs of the three, written at 0, 110 and 300; the version is of 100, the sketches of 200."""
+        owned = own_snapshots(table.metadata)
+        bound = {item: 100 if owned[item].kind == BlobKind.INDEX else 200 for item in owned}
+        times = {one: 0, two: 110, three: 300, **bound}
+        set_times(table, tuple(times), tuple(times.values()))  # type: ignore[arg-type]
+        return [presto_statistics(table, item)[0].keys() for item in (one, two, three) if item is not None]
+
+    assert seen() == [COLUMNS, set(), COLUMNS]
+    count_theta_sketches(RunContext(table.refresh(), STORAGE, LocalRunner(1)), SnapshotId(two or 0)).publish()
+    assert seen() == [COLUMNS, COLUMNS, COLUMNS]
 
 
 def test_numbers_of_others_that_no_footer_can_have_keep_no_version_back(table_factory: Callable[..., Table]) -> None:
