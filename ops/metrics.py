@@ -48,8 +48,9 @@ ABOUT = {
 def metrics(*tables: Table, ref: str = "main") -> str:
     """Metrics of this process's shard cache, and of the indexes of tables, as Prometheus reads them.
 
-    Reads the metadata that the tables were loaded with, and no file. A table whose metadata is broken, or that a REST
-    catalog restricts or does not give any more, has `icepuffin_table_up` 0 and nothing else, and the log says why.
+    Reads the metadata that the tables were loaded with, and no file but the manifest list of a newest snapshot that is
+    said to have no rows. A table whose metadata is broken, or that a REST catalog restricts or does not give any more,
+    has `icepuffin_table_up` 0 and nothing else, and the log says why.
 
     Parameters
     ----------

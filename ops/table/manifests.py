@@ -96,6 +96,12 @@ def read_manifests(io: FileIO, snapshot: Snapshot) -> list[PlannedManifest]:
     return manifests
 
 
+def lists_rows(io: FileIO, snapshot: Snapshot) -> bool:
+    """Whether a snapshot's manifest list counts rows of data files, or does not count them. Raises ValueError."""
+    of_data = (it for it in read_manifests(io, snapshot) if it.content == ManifestContent.DATA)
+    return any(it.added_rows_count != 0 or it.existing_rows_count != 0 for it in of_data)
+
+
 def _listed_files(manifests: Iterable[ManifestFile]) -> int | None:
     """The live data files that a manifest list counts; None where it does not, as those of v1 may not."""
     total = 0

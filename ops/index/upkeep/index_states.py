@@ -59,8 +59,8 @@ class IndexList(Presentation, tuple[IndexState, ...]):
 def list_indexes(table: Table, *, ref: str = "main") -> IndexList:
     """The indexes that a table's properties define, how many versions each has, and how far it is behind.
 
-    Reads the metadata that `table` was loaded with, and no file. An index whose definition this release does not
-    understand is left out, with a warning in the log.
+    Reads the metadata that `table` was loaded with, and no file but the manifest list of a newest snapshot that is said
+    to have no rows. An index whose definition this release does not understand is left out, with a warning in the log.
 
     Parameters
     ----------

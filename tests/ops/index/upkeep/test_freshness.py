@@ -2,15 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.types import FloatType
 
 from icepuffin.ops.binding import bindings
 from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag, missing_ref
+from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.table.snapshots import data_snapshots
 from tests.conftest import ROWS, make_rows
 from tests.ops.catalog.bindings import bind_as_before, binding
@@ -92,6 +97,29 @@ def test_a_snapshot_without_rows_or_without_the_column_is_not_late(table_factory
     later = IndexDefinition(name="l", column="later")
     assert index_lag(table, later, "main") == FreshnessLag(0, 0.0, 1.0, str(table.metadata.current_snapshot_id))
     assert index_lag(table, IndexDefinition(name="n", column="none"), "main").snapshots == 1
+
+
+@pytest.mark.parametrize("manifests", ["as they are", "lost", "uncounted"])
+def test_a_summary_that_counts_no_rows_is_not_believed(
+    table: Table, monkeypatch: pytest.MonkeyPatch, manifests: str
+) -> None:
+    """Any writer may set it. Where the manifest list has rows, may have some, or is lost, the snapshot is late."""
+    deleted = table.metadata.current_snapshot_id
+    table.delete("id >= 0")
+    assert index_lag(table, DEFINITION, "main").snapshots == 0
+    if manifests == "uncounted":  # as format v1 permits
+        monkeypatch.setattr(ManifestFile, "added_rows_count", None)
+    if manifests == "lost":
+        Path(snapshots_by_id(table.metadata)[SnapshotId(deleted or 0)].manifest_list.removeprefix("file://")).unlink()
+    no_rows = Summary(Operation.APPEND, **{"total-records": "0", "total-data-files": "0"})
+    snapshots = [
+        item.model_copy(update={"summary": no_rows}) if item.snapshot_id == deleted else item
+        for item in table.metadata.snapshots
+    ]
+    table.metadata = table.metadata.model_copy(update={"snapshots": snapshots, "current_snapshot_id": deleted})
+    table.metadata.refs["main"] = table.metadata.refs["main"].model_copy(update={"snapshot_id": deleted})
+    found = index_lag(table, DEFINITION, "main")
+    assert (found.snapshots, found.coverage) == (3, 0.25)
 
 
 def test_a_version_whose_layout_was_given_up_is_none_and_the_reason_is_named(
