@@ -14,6 +14,7 @@ from icepuffin.assets.report.value_counts import ValueCounts, value_counts
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.index.definitions.definition_columns import as_named_in
 from icepuffin.ops.index.upkeep.freshness import missing_ref
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import SnapshotId, StorageConfig
@@ -77,7 +78,7 @@ def table_report(table: Table, spec: TableSpec, storage: StorageConfig) -> Table
     entries = newest_snapshots(table, spec)
     shown = tuple(reversed(entries[:MAX_SNAPSHOTS]))
     indexes, values = [], {}
-    for definition in spec.indexes:
+    for definition in (as_named_in(index, table.schema()) for index in spec.indexes):
         index = describe_index(table, definition, storage, spec.first_ref)
         try:
             counts = value_counts(table, definition.name, storage, spec.first_ref) if index.overview else ()

@@ -25,7 +25,7 @@ from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.filters.predicate import RowPredicate
 from icepuffin.ops.index.definitions.ddl import find_definition, list_definitions
-from icepuffin.ops.index.definitions.definition_columns import resolve_column
+from icepuffin.ops.index.definitions.definition_columns import as_named_in, resolve_column
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.messages import plural
@@ -566,8 +566,5 @@ def _find_index(table: Table, schema: Schema, statement: Nearest) -> tuple[Index
     if fitting:
         chosen = next((one for one in fitting if versions_of(table, one)), fitting[0])
         return chosen, f"index {chosen.name}"
-    others = (
-        ", ".join(f"{definition.name} ({definition.column}, {definition.metric})" for definition in definitions)
-        or "none"
-    )
+    others = ", ".join(f"{one.name} ({as_named_in(one, schema).column}, {one.metric})" for one in definitions) or "none"
     return None, f"no index on {statement.vector_column} by {statement.metric} (there are: {others})"

@@ -10,9 +10,12 @@ from pyiceberg.types import FloatType, ListType
 
 import icepuffin
 from icepuffin.assets.partitions import partitions_name
-from icepuffin.ops.index.definitions.ddl import create_index, defined_names, drop_index
+from icepuffin.assets.report.table_report import table_report
+from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.index.definitions.ddl import create_index, defined_names, drop_index, load_definition
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.current_versions import find_field_id
+from icepuffin.ops.model import StorageConfig
 from icepuffin.orchestration.cli import main
 from icepuffin.orchestration.discovery import indexes_of, table_spec
 from icepuffin.orchestration.engines import catalogs_of
@@ -157,3 +160,27 @@ def test_readers_of_an_index_of_the_settings_follow_its_column_too(
     assert len(spec.indexes) == (2 if from_table else 1)
     of_settings = replace(spec.indexes[0], field_id=None)
     assert find_field_id(lake.table, of_settings) == before.field_id, "by the table's own definition"
+
+
+def test_lists_show_the_names_that_columns_have_now(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    """And those of the definition where a column is gone, or where it has no id, as after an edit by hand."""
+    table = lake.table.refresh()
+    icepuffin.create_index(table, name="e", column="embedding", filters=("name", "id"))
+    with table.transaction() as by_hand:
+        by_hand.set_properties({"ann.index.h.column": "embedding"})
+    for change in ("rename", "delete"):
+        with table.update_schema(allow_incompatible_changes=True) as update:
+            if change == "rename":
+                update.rename_column("embedding", "vector").rename_column("name", "label")
+            else:
+                update.delete_column("vector")
+        column = "vector" if change == "rename" else "embedding"
+        e, h, _ = (state.definition for state in icepuffin.list_indexes(table))
+        assert (e.column, e.filters, h.column) == (column, ("label", "id"), "embedding")
+        shown = icepuffin.SqlSession.on(lake.catalog).sql("SHOW INDEXES ON demo.packages").rows.to_pylist()
+        assert [(it["column"], it["filters"]) for it in shown[:2]] == [(column, "label, id"), ("embedding", "")]
+        main(["index", "list", "demo.packages", "--settings", str(lake.settings_file)])
+        assert column in capsys.readouterr().out
+        spec = TableSpec(load(lake.settings_file).tables["packages"], (load_definition(table, "e"),))
+        page = table_report(table, spec, StorageConfig())
+        assert [index.definition.column for index in page.indexes] == [column]

@@ -1,6 +1,7 @@
 """The columns that a definition names, in a schema: their field ids, and whether an index takes them."""
 
 from dataclasses import replace
+from itertools import repeat
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,19 @@ def resolve_columns(definition: IndexDefinition, parameter: str, schema: "Schema
                 f"only columns of {fitting}"
             )
     return tuple(fields[name].field_id for name in names)
+
+
+def as_named_in(definition: IndexDefinition, schema: "Schema") -> IndexDefinition:
+    """The definition with the names that its columns have in a schema; with its own for those that are not there."""
+
+    def now(name: str, field_id: int | None) -> str:
+        return (None if field_id is None else schema.find_column_name(field_id)) or name
+
+    lists: dict[str, Any] = {
+        names_of: tuple(map(now, getattr(definition, names_of), getattr(definition, ids_of) or repeat(None)))
+        for names_of, ids_of in COLUMN_LISTS.items()
+    }
+    return replace(definition, column=now(definition.column, definition.field_id), **lists)
 
 
 def has_kept_values(field: "NestedField") -> bool:

@@ -8,6 +8,7 @@ from pyiceberg.table import Table
 from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.catalog.read_restrictions import require_table
 from icepuffin.ops.index.definitions.ddl import list_definitions
+from icepuffin.ops.index.definitions.definition_columns import as_named_in
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.current_versions import versions_of
 from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag, missing_ref
@@ -23,6 +24,7 @@ class IndexState:
     """One index of a table, and how far it is."""
 
     definition: IndexDefinition
+    """The definition, with the names that its columns have now"""
     versions: tuple[SnapshotId, ...]
     """Ids of the data snapshots that have a version, the oldest version first"""
     snapshot_id: SnapshotId | None
@@ -72,8 +74,9 @@ def list_indexes(table: Table, *, ref: str = "main") -> IndexList:
     Returns
     -------
     tuple of IndexState
-        By name; `definition`, `versions` (ids of the data snapshots that have one), `snapshot_id` (of the version at
-        the index tag) and `lag`: `lag.snapshots` newer ones without a version, the oldest of `lag.minutes` ago.
+        By name; `definition` (with the names that its columns have now), `versions` (ids of the data snapshots that
+        have one), `snapshot_id` (of the version at the index tag) and `lag`: `lag.snapshots` newer ones without a
+        version, the oldest of `lag.minutes` ago.
 
     Examples
     --------
@@ -88,7 +91,7 @@ def state_of(table: Table, definition: IndexDefinition, ref: str) -> IndexState:
     """One index, which the settings may define in place of the table."""
     tagged = tagged_version(table, definition.name)
     return IndexState(
-        definition,
+        as_named_in(definition, table.schema()),
         tuple(version.base_snapshot_id for version in versions_of(table, definition)),
         tagged.base_snapshot_id if tagged else None,
         None if missing_ref(table, ref) else index_lag(table, definition, ref),
