@@ -13,8 +13,9 @@ from icepuffin.assets.table_settings import TableSettings
 
 if TYPE_CHECKING:
     import dagster as dg
+    from pyiceberg.table import Table
 
-    from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+    from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
     from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy
     from icepuffin.ops.resources import Catalogs, Engine
 
@@ -153,6 +154,14 @@ class TableSpec:
     def is_recorded(self) -> bool:
         """Whether the sensor records snapshots as materialisations of the table: a project's asset has its own."""
         return not self.attributes.upstream
+
+    def left_out(self, table: "Table") -> "dict[str, DefinitionError]":
+        """Errors of the table's own indexes that this release does not understand and the spec lacks, by name."""
+        from icepuffin.ops.index.definitions.ddl import refused_definitions  # noqa: PLC0415
+
+        refused = refused_definitions(table) if self.settings.indexes_from_table else {}
+        known = {index.name for index in self.indexes}
+        return {name: error for name, error in refused.items() if name not in known}
 
     @property
     def derived_keys(self) -> tuple["dg.AssetKey", ...]:

@@ -13,7 +13,7 @@ from icepuffin.assets.spec import TableSpec, is_plain, is_within, mark_of, node,
 from icepuffin.assets.table_settings import IndexSettings, TableSettings
 from icepuffin.ops.errors import IcepuffinError, faults_of
 from icepuffin.ops.index.definitions.ddl import find_definition, list_definitions, refused_definitions
-from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition, find_name_clash
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition, find_name_clash
 from icepuffin.ops.resources import Catalogs, is_pattern
 
 _log = logging.getLogger(__name__)
@@ -56,21 +56,16 @@ def indexes_of(table: Table, settings: TableSettings, *, by_pattern: bool) -> Pr
 
     by_pattern: whether the settings are those of a pattern, so that the table need not have the columns of all indexes.
     """
-    refused = refused_definitions(table)
+    refused, columns = refused_definitions(table), tuple(field.name for field in table.schema().fields)
+    of_settings = {name for name, it in settings.indexes.items() if not by_pattern or it.column in columns}
+    hidden = (str(error) for name, error in refused.items() if name not in of_settings)
     return PropertyIndexes(
         list_definitions(table)
         if settings.indexes_from_table
         else tuple(filter(None, (find_definition(table, name) for name in settings.indexes if name not in refused))),
-        columns=tuple(field.name for field in table.schema().fields) if by_pattern else None,
-        left_out=". ".join(map(str, refused.values())) if settings.indexes_from_table else "",
+        columns=columns if by_pattern else None,
+        left_out=". ".join(hidden) if settings.indexes_from_table else "",
     )
-
-
-def left_out_of(table: Table, spec: TableSpec) -> dict[str, DefinitionError]:
-    """Errors of the table's own indexes that this release does not understand and the settings do not have, by name."""
-    refused = refused_definitions(table) if spec.settings.indexes_from_table else {}
-    known = {index.name for index in spec.indexes}
-    return {name: error for name, error in refused.items() if name not in known}
 
 
 def list_tables(tables: Mapping[str, TableSettings], catalogs: Catalogs) -> dict[str, TableListing]:

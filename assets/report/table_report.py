@@ -132,7 +132,10 @@ def _shortfalls(
         yield Shortfall("Nothing to follow", missing)
     elif head is None:
         yield Shortfall("No snapshot yet", "The table has no snapshot yet: there is nothing to count or to index.")
-    if not indexes:
+    left_out = spec.left_out(table)
+    for error in left_out.values():
+        yield Shortfall("An index is left out", str(error), is_fault=True)
+    if not indexes and not left_out:
         create = f"icepuffin index create {quote(name)} --name NAME --column COLUMN"
         yield Shortfall("No index", "The table has no index: every search is an exact scan.", create)
     for index in indexes:

@@ -92,7 +92,7 @@ def _samples(session: Session) -> "Iterator[MetricSample]":
 def _table_samples(session: Session, settings: "TableSettings", *, by_pattern: bool) -> "Iterator[MetricSample]":
     from icepuffin.ops.index.upkeep.freshness import missing_ref
     from icepuffin.ops.metrics import index_samples, refused_samples, table_samples
-    from icepuffin.orchestration.discovery import indexes_of, left_out_of, table_spec
+    from icepuffin.orchestration.discovery import indexes_of, table_spec
 
     labels = {"catalog": settings.catalog, "table": settings.name}
 
@@ -101,7 +101,7 @@ def _table_samples(session: Session, settings: "TableSettings", *, by_pattern: b
         spec = table_spec(settings, indexes_of(table, settings, by_pattern=by_pattern))
         for index in spec.indexes:
             yield from index_samples(table, index, spec.first_ref, labels)
-        yield from refused_samples(left_out_of(table, spec), labels)
+        yield from refused_samples(spec.left_out(table), labels)
         if spec.indexes and (missing := missing_ref(table, spec.first_ref)):
             click.echo(f"warning: {settings.name}: {missing}", err=True)
 

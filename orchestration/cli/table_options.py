@@ -83,12 +83,13 @@ class TableContext:
         """What a run that is planned or made is given: the snapshot, of the watched ref where none is named, the index
         of that name or all, and without a name the sketches.
         """
+        definitions = self.indexes_named(index)
         ref, statistics = self.spec.first_ref, self.spec.settings.statistics
         snapshot_id = self.snapshot_id(ref if snapshot is None else snapshot)
         return {
             "run": self.session.engine.run_on(self.table, snapshot_id, ref),
             "snapshot_id": snapshot_id,
-            "definitions": self.indexes_named(index),
+            "definitions": definitions,
             "sketches": statistics.keeps_ndv and index is None,
             "requested": statistics.requested,
         }
@@ -103,17 +104,16 @@ class TableContext:
         """The index of that name; without one, all indexes."""
         from icepuffin.ops.index.definitions.ddl import find_definition
 
+        if name is not None and name not in self.settings.indexes:
+            find_definition(self.table, name)  # raises for what a list of all would warn of
         named = [index for index in self.indexes if name in (None, index.name)]
         if name is not None and not named:
-            find_definition(self.table, name)  # names what this release does not know
             raise click.ClickException(f"{self.name} has no index '{name}'; {self._index_remedy}")
         return named
 
     @property
     def left_out(self) -> "dict[str, DefinitionError]":
-        from icepuffin.orchestration.discovery import left_out_of
-
-        return left_out_of(self.table, self.spec)
+        return self.spec.left_out(self.table)
 
     def index(self, name: str | None) -> "IndexDefinition":
         """The index of that name; without one, the only index."""

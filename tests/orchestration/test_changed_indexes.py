@@ -184,3 +184,22 @@ def test_lists_show_the_names_that_columns_have_now(lake: Lake, capsys: pytest.C
         spec = TableSpec(load(lake.settings_file).tables["packages"], (load_definition(table, "e"),))
         page = table_report(table, spec, StorageConfig())
         assert [index.definition.column for index in page.indexes] == [column]
+
+
+def test_only_what_is_not_shown_is_said_not_to_be(lake: Lake) -> None:
+    """An index of the settings is shown, whatever the table's properties have of it, where the table has the column."""
+    table, settings = lake.table.refresh(), load(lake.settings_file).tables["packages"]
+    with table.transaction() as by_hand:
+        by_hand.set_properties({"ann.index.embedding.colum": "embedding"})
+    absent = settings.model_copy(
+        update={"indexes": {"embedding": settings.indexes["embedding"].model_copy(update={"column": "none"})}}
+    )
+    for by_pattern in (False, True):
+        for own, is_shown in ((settings, True), (absent, not by_pattern)):
+            spec = table_spec(own, indexes_of(table, own, by_pattern=by_pattern))
+            assert ("embedding" in {index.name for index in spec.indexes}) == is_shown
+            assert ("are not shown: " in spec.note) != is_shown
+    with table.transaction() as by_hand:
+        by_hand.set_properties({"ann.index.own.colum": "embedding"})
+    note = table_spec(settings, indexes_of(table, settings, by_pattern=False)).note
+    assert (note.count("'ann.index.own.colum' is no parameter"), note.count("embedding.colum")) == (1, 0)

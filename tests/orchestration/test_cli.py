@@ -547,8 +547,12 @@ def test_wrong_properties_of_an_index_are_named_by_every_command_and_can_be_drop
         transaction.set_properties({"ann.index.second.colum": "embedding"})
     wrong = "demo.packages: table property 'ann.index.second.colum' is no parameter of an index"
     like = ("--like-id", "5")
-    for command, *options in (["refresh"], ["refresh", "--index", "second"], ["search", "--index", "second", *like]):
-        assert wrong in refused(command, "demo.packages", *options)
+    assert wrong in refused("refresh", "demo.packages")
+    for command, *options in (["refresh"], ["plan"], ["search", *like], ["index", "verify"], ["index", "show"]):
+        caplog.clear()
+        arguments = [command, "demo.packages", *options] if command != "index" else [command, *options, "demo.packages"]
+        assert wrong in refused(*arguments, "--index", "second")
+        assert wrong not in caplog.text, "it is said once"
     assert "has several indexes, name one: embedding, second" in refused("search", "demo.packages", *like)
     caplog.clear()
     assert run("stats", "demo.packages"), "it is about the other index"

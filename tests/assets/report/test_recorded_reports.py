@@ -92,6 +92,10 @@ def test_what_is_behind_and_what_mends_it(files: Path) -> None:
     state("nor the version", spec_of(INDEX, ndv="off"))
     path.unlink()
     state("a version that is gone", spec_of(INDEX, ndv="off"))
+    with table.transaction() as change:
+        change.set_properties({"ann.index.bad.colum": "embedding"})
+    state("an index that is not understood, and no other", spec_of(ndv="off"))
+    state("one that the settings have", spec_of(replace(INDEX, name="bad"), ndv="off"))
     recorded("report_shortfalls.txt", by_part(states), {str(files): "FOLDER", deletes.name: "DELETES"})
 
 
