@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from traceback import walk_tb
 
 from pydantic import ValidationError
 from pyiceberg.catalog import MetastoreCatalog
@@ -48,6 +49,8 @@ _CLOCK_TOLERANCE = 60_000
 """Milliseconds by which a table's time may go back: Iceberg's Java library reads no table where it went back further"""
 _OVERTAKEN = "sequence number", "irst-row-id", "Snapshot with snapshot id"
 """Words of errors of commits that somebody else's commit, between our look and ours, made wrong"""
+_GLUE = "pyiceberg.catalog.glue"
+"""PyIceberg's client of Glue, which imports what is not always installed"""
 _SERVER_FAULT = 500
 """The first HTTP status of faults of the server"""
 
@@ -124,6 +127,7 @@ def attempt_commit(
     except (CommitFailedException, TooManyRequestsError) as error:
         outcome, reason = CommitOutcome.REFUSED, str(error)
     except _no_answer(ValidationError) as error:  # ValidationError: an answer that was cut off
+        _require_of_client(error)
         # SQLite waits out its busy timeout, and then has rolled back; any other lost answer may hide a commit
         locked = "database is locked" in str(getattr(error, "orig", ""))
         outcome, reason = CommitOutcome.REFUSED if locked else CommitOutcome.UNKNOWN, type(error).__name__
@@ -167,11 +171,18 @@ def _no_answer(*others: type[Exception]) -> tuple[type[Exception], ...]:
     aws = sys.modules.get("botocore.exceptions")
     aws_errors = (aws.HTTPClientError, aws.ConnectionError) if aws else ()
     # to boto3 an answer that ends after its head is an empty one, in which PyIceberg misses what it asked for
-    glue_errors = (KeyError,) if "pyiceberg.catalog.glue" in sys.modules else ()
+    glue_errors = (KeyError,) if _GLUE in sys.modules else ()
     thrift = sys.modules.get("thrift.transport.TTransport")  # the client of Hive's metastore
     thrift_errors = (thrift.TTransportException,) if thrift else ()
     answers = CommitStateUnknownException, ServerError, ServiceUnavailableError
     return RequestException, DBAPIError, *aws_errors, *glue_errors, *thrift_errors, *answers, *others
+
+
+def _require_of_client(error: Exception) -> None:
+    """Raises a KeyError again that is no cut-off answer of Glue's: those come from PyIceberg's client itself."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    if isinstance(error, KeyError) and frames[-1].f_globals.get("__name__") != _GLUE:
+        raise error
 
 
 def _aws_answer() -> tuple[type[Exception], ...]:
@@ -214,6 +225,7 @@ def reload_table(table: Table, *, patient: bool = False) -> None:
                 f"{table_name(table)} was dropped from catalog {table.catalog.name} meanwhile; nothing is left to do"
             ) from error
         except _no_answer() as error:
+            _require_of_client(error)
             if time.monotonic() + pause >= until:
                 raise CatalogUnavailableError(
                     f"{table_name(table)}: catalog {table.catalog.name!r} does not answer ({type(error).__name__}); "

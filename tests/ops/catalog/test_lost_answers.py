@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
-from types import ModuleType, SimpleNamespace
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -130,13 +130,17 @@ def test_a_catalog_of_aws_that_is_away_is_named(table: Table, monkeypatch: pytes
 def test_an_answer_of_glue_that_was_cut_off_is_none(
     table: Table, line: BadLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To boto3, which is not installed here, it is an empty one: PyIceberg misses a part of it."""
+    """To boto3, which is not installed here, it is an empty one: PyIceberg misses a part of it. Any other KeyError is a
+    fault, and is no reason to wait or to look for a commit.
+    """
+    glue = ModuleType("pyiceberg.catalog.glue")
+    misses = FunctionType((lambda answer: answer["Database"]).__code__, glue.__dict__)
 
     def is_cut_off(commit: Callable[[], object]) -> None:
         commit()
-        raise KeyError("Database")
+        misses({})
 
-    monkeypatch.setitem(sys.modules, "pyiceberg.catalog.glue", ModuleType("glue"))
+    monkeypatch.setitem(sys.modules, glue.__name__, glue)
     line.steps = iter([is_cut_off])
     version = bindings.publish(table, binding(table))
     assert_readable(table, version)
@@ -148,6 +152,16 @@ def test_an_answer_of_glue_that_was_cut_off_is_none(
 
     monkeypatch.setattr(table, "refresh", cut_off_once)
     commit.reload_table(table, patient=True)
+
+    def has_a_fault(*_: object) -> None:
+        raise KeyError("Database")
+
+    line.steps = iter([has_a_fault])
+    with pytest.raises(KeyError, match="Database"):
+        bindings.publish(table, binding(table, 1, expected=version.index_snapshot_id))
+    monkeypatch.setattr(table, "refresh", has_a_fault)
+    with pytest.raises(KeyError, match="Database"):
+        commit.reload_table(table, patient=True)
 
 
 def aws_error(code: str, status: int) -> ClientError:
