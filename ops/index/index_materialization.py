@@ -4,7 +4,9 @@ They are idempotent, and safe to run twice at once.
 """
 
 import logging
+import uuid
 from contextlib import suppress
+from dataclasses import replace
 
 from icepuffin.ops.binding import bindings
 from icepuffin.ops.binding.bound_versions import index_versions
@@ -41,7 +43,8 @@ def materialize_index(
 ) -> IndexReport:
     """Build, refresh, reuse, or move the tag: whichever is due for the snapshot.
 
-    The later of two runs for one snapshot finds the work done. If a refresh reads damage in its base version, or does
+    The later of two runs for one snapshot finds the work done. What another run swept is made again, once, where no
+    other run sweeps it. If a refresh reads damage in its base version, or does
     not find a pack of it, it starts again from an intact version, or from nothing. Of bytes that are only copied it
     reads a sample, or all of them with `verify` (see docs/operations.md). Where a version is published, `sketches` of
     the snapshot go into the same commit, and into its footer; where they cannot, they do not keep it back. A build that
@@ -63,11 +66,13 @@ def materialize_index(
         except StagedDamageError as error:
             _log.warning("snapshot %s, index %s: work is done again: %s", snapshot_id, definition.name, error)
             return _carry_out(run, plan, clock, sketches, again=again)
-        except ObjectMissingError:
-            # another run has published a version meanwhile, and swept what both had staged
+        except ObjectMissingError as error:
+            # another run has published a version meanwhile, or met damage, and swept what both had staged
             replanned = plan_next(whole=whole)
-            if replanned.existing is None:  # or something staged is not whole
-                raise
+            if replanned.existing is None:
+                if plan.staging_prefix not in str(error):
+                    raise
+                replanned = replace(replanned, apart=f"{uuid.uuid4().hex}-")  # two may sweep each other's for ever
             return _carry_out(run, replanned, clock, sketches, again=again)
 
     try:

@@ -96,6 +96,8 @@ class VersionPlan:
     """Share of the rows in files that are read that the base version has, by a sample; None where none was taken"""
     other_error: IcepuffinError | None = None
     """Error of the other way, a refresh before this build or a build before this refresh; None where none was tried"""
+    apart: str = ""
+    """What this run alone stages under; empty where it shares what is staged with other runs of the same work"""
 
     @property
     def may_build_anew(self) -> bool:
@@ -114,7 +116,7 @@ class VersionPlan:
 
         Indexes that differ in name alone have one build id: each sweeps its own objects only.
         """
-        return f"{self.live.location}/{self.folder.staging}/{self.definition.name}/{self.build_id}"
+        return f"{self.live.location}/{self.folder.staging}/{self.definition.name}/{self.apart}{self.build_id}"
 
     @property
     def filter_ids(self) -> tuple[int, ...]:

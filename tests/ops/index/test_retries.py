@@ -165,6 +165,31 @@ def test_damage_is_made_again_in_a_build_that_follows_a_refresh(table_factory: T
     assert "out of balance" in report.reason or report.action is Action.REUSED
 
 
+class SweptRunner(DyingRunner):
+    """Each time before shards are written, another run that has met damage sweeps what it had staged with this one."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(-1)
+        self.root = f"{table.location()}/metadata/_icepuffin/e/"
+        self.swept: set[str] = set()
+
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any], *, label: str, progress: Any = None) -> Any:
+        if function is make_shard:
+            store = open_storage(self.root, STORAGE)
+            folders = {it.path: it.path.removeprefix(self.root).partition("/")[0] for it in store.list(self.root)}
+            self.swept = self.swept or set(folders.values())
+            store.delete_all([path for path, folder in folders.items() if folder in self.swept])
+        return super().run(function, tasks, label=label, progress=progress)
+
+
+def test_two_runs_that_sweep_what_both_have_staged_do_not_both_fail(table: Table, expected: bytes) -> None:
+    runner = SweptRunner(table)
+    report = build(table, runner)
+    assert (report.action, content(report)) == (Action.BUILT, expected)
+    assert runner.swept
+    assert list(open_storage(runner.root, STORAGE).list(runner.root)) == []
+
+
 @pytest.mark.jvm
 def test_spark_gives_the_same_bytes(table: Table, expected: bytes, spark: "SparkSession") -> None:
     assert content(build(table, SparkRunner(spark))) == expected
