@@ -18,6 +18,7 @@ from icepuffin.ops.index.planning.sizes import (
     BALL_BYTES,
     IMBALANCE,
     SHARD_BYTES,
+    SMALLEST_SAMPLE,
     choose_shard_count,
     least_shards,
     sample_size,
@@ -215,7 +216,7 @@ def _vector_bytes(
 
 def _refresh_work(definition: IndexDefinition, bounds: RefreshBounds, engine: Engine, *, is_local: bool) -> _Work:
     """The work of a refresh. One shard that stays is read whole, too: in local files now and then, and wherever it
-    lies to measure its recall after deletes.
+    lies to measure its recall after deletes. Rows are sampled where searches of all shards are measured again.
     """
     base = bounds.base
     node = node_bytes(base.dims, definition.max_degree)
@@ -224,12 +225,15 @@ def _refresh_work(definition: IndexDefinition, bounds: RefreshBounds, engine: En
     nodes = max(base.largest, *base.deltas, 0)
     reads_shard = bool((is_local and bounds.written) or bounds.removed or base.tombstones)
     proof = _proof_bytes(nodes, base.shards + len(base.deltas), engine)
+    live_rows = base.live_rows - bounds.removed + bounds.arriving
+    sampled = min(SMALLEST_SAMPLE, live_rows) if base.fit.outdates_recall(live_rows, bounds.arriving) else 0
+    searched = _SEARCH_FACTOR * shard_bytes(nodes, base.dims, definition.max_degree) * reads_shard
     return _Work(
         rows=bounds.arriving,
         files=bounds.files,
         shards=bounds.written,
         task=task,
-        driver=max(proof, matched, _SEARCH_FACTOR * shard_bytes(nodes, base.dims, definition.max_degree) * reads_shard),
+        driver=max(proof, matched, searched, _SAMPLE_FACTOR * 4 * base.dims * sampled),
         in_driver=min(task, SHARD_MEMORY_FACTOR * SMALL_WORK * node / (4 * base.dims)),
         **_comparison(base.shards * nodes + sum(base.deltas) + bounds.arriving, nodes, base.shards + len(base.deltas)),
     )

@@ -22,6 +22,7 @@ from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.sizes import SHARD_BYTES
 from icepuffin.ops.index.planning.work_bounds import RefreshBounds
+from icepuffin.ops.index.versions.layout_fit import LayoutFit
 from icepuffin.ops.index.versions.version_sizes import VersionSizes
 from icepuffin.ops.model import MIB, SnapshotId
 from icepuffin.ops.resources import Engine
@@ -329,6 +330,19 @@ def test_lists_of_rows_that_are_matched_take_two_gibibytes_at_most() -> None:
     assert driver(0, 1, large) == whole[1], "so is one that rows leave"
     kept, changed = (driver(0, 0, large, is_local=True, written=written) for written in (0, 1))
     assert changed == whole[1] > kept
+
+
+def test_the_sample_by_which_a_refresh_measures_searches_of_all_shards_counts() -> None:
+    """Once over a tenth of the rows has come since they were measured."""
+    base = VersionSizes("x", dims=3_000, shards=8, rows=100_000, largest=1, deltas=(), tombstones=0.0)
+
+    def driver(arriving: int, its: VersionSizes = base) -> float:
+        bounds = RefreshBounds(its, arriving, 0, files=1, largest=1, written=1)
+        return _refresh_work(IndexDefinition(name="e", column="v"), bounds, LOCAL, is_local=False).driver
+
+    assert driver(5_000) < 2 * 4 * 3_000 < driver(20_000) == 2 * 4 * 3_000 * 20_000
+    assert driver(5_000, replace(base, fit=LayoutFit(arrived=8_000))) == driver(20_000)
+    assert driver(100, replace(base, rows=500)) == 2 * 4 * 3_000 * 600
 
 
 def test_what_a_refresh_does_in_its_own_process_beside_a_cluster_is_small() -> None:
