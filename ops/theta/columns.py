@@ -99,7 +99,7 @@ def choose_others(
                 f"of {', '.join(sorted(TYPES[kind]))}; these are: {', '.join(possible) or 'none'}"
             )
         for together in names:
-            chosen = tuple(columns[name] for name in together)
+            chosen = tuple(sorted((columns[name] for name in together), key=lambda column: column.field_id))
             if all(type_name_of(column.type) in TYPES[kind] for column in chosen):
                 yield kind, chosen
 

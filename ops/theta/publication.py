@@ -27,7 +27,7 @@ from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import ObjectMissingError, Storage, left_where_refused, open_storage
 from icepuffin.ops.table.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, SKETCHES_TAG, BlobKind
 from icepuffin.ops.table.snapshots import find_snapshot, table_name
-from icepuffin.ops.tasks.sketches.statistic import StatisticKey
+from icepuffin.ops.tasks.sketches.statistic import Kind, StatisticKey
 from icepuffin.ops.theta.build_id import is_ours, is_outdated
 from icepuffin.ops.theta.file_sketches import (
     FileKey,
@@ -142,6 +142,8 @@ class UnpublishedStatistics:
         old = find_statistics(table, snapshot_id)
         current = table.schema().field_ids - left_to_later(old, self._snapshot)
         new = [sketch for sketch in self._sketches if current.issuperset(sketch.statistic.field_ids)]
+        if not any(sketch.statistic.kind is Kind.NDV for sketch in new):
+            new = []  # no NDV is left whose entry would say that there are others
         self.carried, self.note = (), ""
         if old is not None:
             self._carry_over(old, {(BLOB_TYPES[it.statistic.kind], it.statistic.key[0]) for it in new})

@@ -147,6 +147,15 @@ def others_in(footer: Footer) -> dict[StatisticKey, OtherSketch]:
     return others
 
 
+def _readable_others(footer: Footer) -> dict[StatisticKey, OtherSketch]:
+    """`others_in`, or none, as the log says, where the property lies: their blobs are as another writer's then."""
+    try:
+        return others_in(footer)
+    except BadBlobError as error:
+        _log.warning("%s", error)
+        return {}
+
+
 def read_others(storage: Storage, statistics: StatisticsFile) -> dict[StatisticKey, OtherSketch]:
     """`others_in` of an entry's file. Raises PuffinError, and what the storage raises."""
     return others_in(PuffinReader(ObjectSource(storage, statistics.statistics_path)).footer)
@@ -217,7 +226,7 @@ def carried_over(
     """
     reader = PuffinReader(storage.source(statistics.statistics_path))
     listed = listed_thetas(statistics)
-    ours = [other.blob for other in others_in(reader.footer).values()]
+    ours = [other.blob for other in _readable_others(reader.footer).values()]
     carried = []
     for blob in reader.footer.blobs:
         if blob in ours or any((blob.type, field_id) in replaced for field_id in blob.fields):

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.statistics import StatisticsFile
 
 from icepuffin.ops.binding.bound_versions import own_tag_target
 from icepuffin.ops.binding.manifest_lists import require_committable
 from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.model import LiveFiles, SnapshotId
-from icepuffin.ops.storage import Storage
+from icepuffin.ops.storage import ObjectMissingError, Storage
 from icepuffin.ops.table.blob_kind import SKETCHES_TAG, BlobKind, side_tag
 from icepuffin.ops.table.live_files import live_files, require_resolvable_deletes, require_same_deletes
 from icepuffin.ops.table.snapshots import find_snapshot, require_data_snapshot, table_name
@@ -26,8 +27,9 @@ from icepuffin.ops.theta.errors import UnsketchableColumnError
 from icepuffin.ops.theta.file_sketches import FileKey, file_key
 from icepuffin.ops.theta.requested_statistics import RequestedStatistics
 from icepuffin.ops.theta.sketch_packs import are_few
-from icepuffin.ops.theta.statistics_slot import counted_for, left_to_later, listed_thetas, others_of
+from icepuffin.ops.theta.statistics_slot import counted_for, left_to_later, listed_thetas, others_of, read_others
 from icepuffin.ops.theta.theta_bounds import has_only_gained_files
+from icepuffin.puffin.errors import PuffinError
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +134,18 @@ def is_current(plan: SketchPlan, store: Storage) -> bool:
         and all(i in listed and sealed_as(listed[i].properties) == seal for i, seal in expected.items())
         # an engine may carry blobs over to another snapshot, where no planner may use them
         and all(counted_for(listed[i], plan.snapshot) for i in expected)
-        and (others == others_id(plan.build_ids) or is_later_others(others))
-        and store.exists(statistics.statistics_path)
+        and (is_later_others(others) or others == others_id(plan.build_ids))
+        and (_has_others(plan, store, statistics) if plan.others else store.exists(statistics.statistics_path))
     )
+
+
+def _has_others(plan: SketchPlan, store: Storage, statistics: StatisticsFile) -> bool:
+    """Whether a file has all statistics other than NDVs: an engine that wrote it anew may have kept the entry alone."""
+    try:
+        others = read_others(store, statistics)
+    except (ObjectMissingError, PuffinError):
+        return False
+    return {key: other.build_id for key, other in others.items()} == {key: plan.build_ids[key] for key in plan.others}
 
 
 @dataclass(frozen=True, slots=True)
