@@ -47,9 +47,7 @@ def capacity(k: int, levels: int) -> int:
 @cache
 def _level_capacity(k: int, depth: int) -> int:
     """Capacity of a level that has `depth` levels above it: k * (2/3)^depth, rounded as DataSketches rounds."""
-    for part in (depth,) if depth <= 30 else (depth // 2, depth - depth // 2):
-        k = ((2 * k << part) // 3**part + 1) // 2
-    return max(MIN_CAPACITY, k)
+    return max(MIN_CAPACITY, ((2 * k << depth) // 3**depth + 1) // 2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
