@@ -129,6 +129,15 @@ def test_counts_are_within_the_stated_bounds_in_any_batches_and_merges(
         assert decode(image).offset == 0
 
 
+def test_a_batch_that_is_cut_keeps_the_bound() -> None:
+    truth = Counter({"0": 10, **{str(value): 11 for value in range(1, CAPACITY + 1)}})
+    values = [int(text) for text, count in truth.items() for _ in range(count)]
+    image = image_of(pa.array(values), "long")
+    assert_bounds_hold(image, truth)
+    assert decode(image).offset == 10
+    assert len(decode(image).lower_bounds) == CAPACITY
+
+
 def test_what_one_row_in_385_has_is_never_missed() -> None:
     rng = np.random.default_rng(3)
     values = np.concatenate([np.full(600, -1), rng.permutation(200_000)])
