@@ -86,7 +86,10 @@ class IcepuffinCount(Icepuffin):
         table = self.unused[0]
         (file,) = live.live_files(table, table.current_snapshot().snapshot_id).files
         schema = table.schema()
-        wanted = tuple((schema.find_field(c).field_id, str(schema.find_field(c).field_type)) for c in columns)
+        of: Any = importlib.import_module("icepuffin.ops.tasks.sketches.statistic")
+        fields = [schema.find_field(name) for name in columns]
+        chosen = (of.SketchedColumn(field.field_id, field.name, str(field.field_type)) for field in fields)
+        wanted = tuple(of.Statistic(of.Kind.NDV, (column,)) for column in chosen)
         parts = -(-file.record_count // file_sketches.PART_ROWS)
         shares = [tasks.FilePart(file, wanted, part, parts) for part in range(parts)]
         runner = self.runner

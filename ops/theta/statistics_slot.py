@@ -229,7 +229,7 @@ def carried_over(
     ours = [other.blob for other in _readable_others(reader.footer).values()]
     carried = []
     for blob in reader.footer.blobs:
-        if blob in ours or any((blob.type, field_id) in replaced for field_id in blob.fields):
+        if blob in ours or (blob.type, *blob.fields) in replaced:
             continue
         if blob.type == BlobType.THETA and len(blob.fields) == 1:
             if blob.fields[0] not in current_fields or is_outdated(blob.properties):

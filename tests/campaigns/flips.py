@@ -90,7 +90,7 @@ def published_files(folder: Path) -> dict[Path, Read]:
     version = next(item for item in index_versions(table, "e") if item.base_snapshot_id == head)
     if slot is None:
         raise ValueError("the stage has no sketches")
-    sealed = {field: sealed_as(blob.properties) for field, blob in listed_thetas(slot).items()}
+    sealed = {(field, ""): sealed_as(blob.properties) for field, blob in listed_thetas(slot).items()}
 
     def sketches() -> Any:
         read = read_sketches(open_storage(slot.statistics_path, STORAGE), slot, sealed)

@@ -9,6 +9,7 @@ from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.table.snapshots import data_snapshots
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta.ndv import read_ndv
+from icepuffin.ops.theta.requested_statistics import RequestedStatistics
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaReport
 from tests.conftest import STORAGE
@@ -23,7 +24,8 @@ def sketch(lake: Lake) -> ThetaReport:
     """Sketch the head."""
     table = lake.load("t")
     head = data_snapshots(table)[-1].snapshot_id
-    return count_theta_sketches(RunContext(table, STORAGE, LocalRunner(1)), head, columns=SKETCHED).publish()
+    run, requested = RunContext(table, STORAGE, LocalRunner(1)), RequestedStatistics(ndv=SKETCHED)
+    return count_theta_sketches(run, head, requested=requested).publish()
 
 
 def named_files(lake: Lake, names: Sequence[str]) -> set[str]:

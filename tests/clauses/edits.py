@@ -81,7 +81,7 @@ EDITS = (
     ),
     Edit(
         "`apache-datasketches-theta-v1`, with `ndv`",
-        "statistics_file", "str(new.ndv)", 'f"{new.ndv} "',
+        "blob", "str(self.ndv)", 'f"{self.ndv} "',
         "test_the_entry_is_what_the_standard_requires",
     ),
     # The Iceberg table specification
@@ -172,7 +172,7 @@ EDITS = (
     ),
     Edit(
         "new sketches are united with those there are",
-        "sketch_snapshot", "united.add(field_id, extension.sketch)", "pass",
+        "sketch_snapshot", "united.add(statistic, extension.sketch)", "pass",
         "test_our_own_sketch_is_extended_where_its_build_id_is_of_the_ancestors_files",
     ),
     Edit(

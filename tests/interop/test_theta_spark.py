@@ -35,6 +35,7 @@ from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.table.format_versions import UnsupportedFormatError
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta.ndv import read_ndv
+from icepuffin.ops.theta.requested_statistics import RequestedStatistics
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaOutcome, ThetaReport
 from icepuffin.puffin import BytesSource, PuffinReader
@@ -182,7 +183,7 @@ def test_in_exact_mode_every_image_is_byte_for_byte_what_iceberg_writes(both: Bo
     table.append(every_type_rows())
     columns = [field.name for field in EVERY_TYPE.fields]
     other_images = images(table, both.analyze(table, *columns))
-    report = materialize(table, current(table), columns=columns)
+    report = materialize(table, current(table), requested=RequestedStatistics(ndv=tuple(columns)))
     ours = images(table, current(table))
     assert report.outcome is ThetaOutcome.WRITTEN
     assert set(other_images) == set(ours) == set(columns)

@@ -40,6 +40,7 @@ from icepuffin.ops.runs import maintenance, refresh_plan, snapshot
 from icepuffin.ops.runs.snapshot import RefreshReport
 from icepuffin.ops.table.snapshots import is_derived
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta.requested_statistics import RequestedStatistics
 from icepuffin.ops.theta.theta_report import ThetaEstimate, ThetaOutcome
 from icepuffin.orchestration.cli import _COMMANDS, group, main, metrics, ui
 from icepuffin.orchestration.cli.metrics import server
@@ -723,7 +724,7 @@ def test_a_refresh_and_its_plan_go_by_the_settings_and_the_options(run: Run, mon
 
     def refresh(*, run: RunContext, snapshot_id: SnapshotId, definitions: Any, **options: Any) -> RefreshReport:
         names = [definition.name for definition in definitions]
-        asked.append((names, *(options[name] for name in ("sketches", "columns", "verify", "again")), run.ref))
+        asked.append((names, *(options[name] for name in ("sketches", "requested", "verify", "again")), run.ref))
         return RefreshReport("demo.packages", snapshot_id, None, {})
 
     monkeypatch.setattr(snapshot, "refresh_snapshot", refresh)
@@ -732,18 +733,19 @@ def test_a_refresh_and_its_plan_go_by_the_settings_and_the_options(run: Run, mon
     run("refresh", "demo.packages", "--index", "embedding", "--json")
     names, *others = asked[0]
     assert "embedding" in names  # type: ignore[operator]
-    assert others == [True, ("id",), True, False, "main"]
-    assert asked[1] == (["embedding"], False, ("id",), False, True, "main")
+    only = RequestedStatistics(("id",), (), (), (), ())
+    assert others == [True, only, True, False, "main"]
+    assert asked[1] == (["embedding"], False, only, False, True, "main")
     estimated: list[object] = []
 
-    def estimate(*_: object, columns: object, **__: object) -> ThetaEstimate:
-        estimated.append(columns)
+    def estimate(*_: object, requested: object, **__: object) -> ThetaEstimate:
+        estimated.append(requested)
         return ThetaEstimate(ThetaOutcome.OFF)
 
     monkeypatch.setattr(refresh_plan, "estimate_theta_sketches", estimate)
     assert "theta_sketches" in json.loads(run("plan", "demo.packages", "--json"))
     assert "theta_sketches" not in json.loads(run("plan", "demo.packages", "embedding", "--json"))
-    assert estimated == [("id",)]
+    assert estimated == [only]
 
 
 @pytest.mark.parametrize(

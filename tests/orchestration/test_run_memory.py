@@ -31,10 +31,11 @@ from icepuffin.ops.table.snapshots import head_of
 from icepuffin.ops.index.definitions.ddl import list_definitions
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.runs.requirements import run_requirements
+from icepuffin.ops.theta.requested_statistics import KEPT_UP
 
 table = open_catalog("m", json.loads(sys.argv[1])).load_table("db.t")
 engine = Engine(spark_conf={}, threads=2, driver_only_rows=0)
-needed = run_requirements(table, list_definitions(table), head_of(table, "main"), engine=engine, sketches=True)
+needed = run_requirements(table, list_definitions(table), head_of(table, "main"), engine=engine, statistics=KEPT_UP)
 report = icepuffin.refresh(table, threads=2).indexes["e"]
 peak_kb = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]
 print(report.action, needed.memory_mb, int(peak_kb) // 1024)

@@ -33,6 +33,7 @@ from icepuffin.ops.table.blob_kind import SIZES_KEY
 from icepuffin.ops.table.snapshots import head_of, snapshot_rows
 from icepuffin.ops.tasks.task_runner import shard_bytes
 from icepuffin.ops.theta import theta_bounds
+from icepuffin.ops.theta.requested_statistics import KEPT_UP, RequestedStatistics
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.overrides import SettingsError
@@ -356,8 +357,8 @@ def test_sketches_and_columns_for_conditions_count(lake: Lake, indexed: Table) -
     table, snapshot_id = lake.catalog.load_table("demo.packages"), SnapshotId(lake.head())
 
     def sketching(columns: int) -> int:
-        names = ["id"] * columns
-        return run_requirements(table, [], snapshot_id, engine=LOCAL, sketches=True, theta_columns=names).memory_mb
+        requested = RequestedStatistics(ndv=("id",) * columns)
+        return run_requirements(table, [], snapshot_id, engine=LOCAL, statistics=requested).memory_mb
 
     assert sketching(100_000) == 512 + int(np.ceil(16 * 120 * 100_000 / MIB))
     assert sketching(2_000_000) == 512 + 640, "more are not in memory at once"
@@ -373,9 +374,9 @@ def test_sketches_read_the_files_that_are_new_since_the_last_ones(
     lake = make_lake(tmp_path, snapshots=3)
     three = Engine(spark_conf={"spark.master": "local[3]"}, threads=1, driver_only_rows=0)
 
-    def sketching(**columns: tuple[str, ...]) -> RunRequirements:
+    def sketching(of: tuple[str, ...] | None = None) -> RunRequirements:
         head = SnapshotId(lake.head())
-        return run_requirements(lake.table, [], head, engine=three, sketches=True, theta_columns=columns.get("of"))
+        return run_requirements(lake.table, [], head, engine=three, statistics=RequestedStatistics(ndv=of))
 
     jvm = 512 + 1024 + 384
     assert (sketching().tasks, sketching().memory_mb) == (3, jvm + 3 * 256 + 1), "all files; their sketches take 1 MiB"
@@ -405,7 +406,7 @@ def test_an_empty_table_needs_the_process_alone(lake: Lake) -> None:
     assert requirements(lake, totals={"records": 0, "files-size": 0}) == nothing
     names = ("total-records", "total-data-files", "total-files-size")
     table = with_counts(lake.catalog.load_table("demo.packages"), dict.fromkeys(names, "0"))
-    assert run_requirements(table, [], SnapshotId(lake.head()), engine=LOCAL, sketches=True) == nothing
+    assert run_requirements(table, [], SnapshotId(lake.head()), engine=LOCAL, statistics=KEPT_UP) == nothing
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.snapshots import data_snapshots
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta.requested_statistics import RequestedStatistics
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.equality import delete_where_id_is
@@ -116,7 +117,9 @@ def test_distinct_values_that_others_have_counted_are_left_out(tmp_path: Path) -
     assert others.head is not None
     assert (others.head.theta_sketches, others.head.missing, others.distinct) == (False, ("theta_sketches",), {})
     run = RunContext(table.refresh(), STORAGE, LocalRunner(1))
-    counted = count_theta_sketches(run, SnapshotId(head.snapshot_id), columns=["id"]).publish()
+    counted = count_theta_sketches(
+        run, SnapshotId(head.snapshot_id), requested=RequestedStatistics(ndv=("id",))
+    ).publish()
     assert counted.merged_columns == ("name",)
     assert icepuffin.write_report(table, tmp_path / "t.html").distinct == {"id": {head.snapshot_id: 100}}
 

@@ -21,6 +21,7 @@ from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta import sketch_packs
 from icepuffin.ops.theta.ndv import read_ndv
+from icepuffin.ops.theta.requested_statistics import RequestedStatistics
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -95,7 +96,9 @@ def test_sketches_that_others_publish_meanwhile_do_not_keep_the_index_back(
     def late(run: RunContext, *arguments: Any, **named: Any) -> Any:
         other = run.table.catalog.load_table(run.table.name())
         head = run.table.metadata.current_snapshot_id or 0
-        sketched = count_theta_sketches(RunContext(other, STORAGE, LocalRunner(1)), head, columns=["id"]).publish()
+        sketched = count_theta_sketches(
+            RunContext(other, STORAGE, LocalRunner(1)), head, requested=RequestedStatistics(ndv=("id",))
+        ).publish()
         replaced.append(sketched.statistics_path)
         return through(run, *arguments, **named)
 

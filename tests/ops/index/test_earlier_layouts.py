@@ -24,6 +24,7 @@ from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.snapshots import data_snapshots
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta.ndv import read_ndv
+from icepuffin.ops.theta.requested_statistics import RequestedStatistics
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.puffin.blobs import (
     addresses_blob,
@@ -116,7 +117,9 @@ def test_nothing_of_it_stays_once_the_index_is_dropped(table: Table, built_anew:
 def test_distinct_values_are_counted_again(table: Table) -> None:
     assert not any(entry.fresh for entry in read_ndv(table).entries.values())
     head = table.metadata.current_snapshot_id or 0
-    report = count_theta_sketches(RunContext(table, STORAGE), head, columns=["id", "section"]).publish()
+    report = count_theta_sketches(
+        RunContext(table, STORAGE), head, requested=RequestedStatistics(ndv=("id", "section"))
+    ).publish()
     assert (report.files_sketched, report.files_reused) == (2, 0)
     counted = read_ndv(table.refresh()).entries
     assert [(counted[name].ndv, counted[name].fresh) for name in ("id", "section")] == [(210, True), (5, True)]

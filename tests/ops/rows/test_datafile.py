@@ -50,6 +50,7 @@ from icepuffin.ops.table.live_rows import read_live
 from icepuffin.ops.tasks.sketches.theta_columns import update_from_arrow
 from icepuffin.ops.tasks.sketches.theta_task import FilePart, SketchTask, sketch_files
 from icepuffin.puffin.blobs.theta_blob import decode
+from tests.ops.tasks.sketches.ndvs import ndvs
 
 STORE = LocalStorage()
 
@@ -251,7 +252,7 @@ def test_types_that_other_writers_give_imported_files_are_the_schemas(
     arrow = arrow_schema(schema).field("a").type
     assert batch.columns.schema.field("a").type == arrow
     assert batch.columns["a"] == pa.array(expected, arrow)
-    share = FilePart(file, ((1, str(now)),))
+    share = FilePart(file, ndvs(str(now)))
     (result,) = sketch_files(SketchTask(StorageConfig({}), schema, (share,))).files
     counted = ThetaAccumulator()
     update_from_arrow(counted, pa.array(expected, arrow), str(now))

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from pyiceberg.types import (
 )
 
 from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.theta.requested_statistics import RequestedStatistics
 
 STORAGE = StorageConfig({})
 SCHEMA = Schema(
@@ -116,3 +117,8 @@ def current(table: Table) -> int:
     snapshot = table.refresh().current_snapshot()
     assert snapshot is not None
     return snapshot.snapshot_id
+
+
+def named(columns: Iterable[str] | None) -> RequestedStatistics:
+    """The numbers of distinct values of some columns; None: of those that their types choose. Others are kept up."""
+    return RequestedStatistics(ndv=None if columns is None else tuple(columns))

@@ -16,11 +16,12 @@ from icepuffin.ops.theta.ancestry import choose_extensions, fields_sketched_befo
 from icepuffin.ops.theta.file_sketches import FileKey
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.ops.catalog.bindings import register_statistics
-from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append
+from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, named
 
 
 def sketched(table: Table, runner: ThreadlessRunner, snapshot_id: int, columns: set[str]) -> None:
-    count_theta_sketches(RunContext(table, STORAGE, runner), SnapshotId(snapshot_id), columns=columns).publish()
+    run = RunContext(table, STORAGE, runner)
+    count_theta_sketches(run, SnapshotId(snapshot_id), requested=named(columns)).publish()
     table.refresh()
 
 
@@ -85,7 +86,7 @@ def test_file_lists_of_few_ancestors_are_read_where_none_can_be_extended(
 
     monkeypatch.setattr(ancestry, "live_files", counted)
     newest, store = find_snapshot(table, SnapshotId(line[-1])), open_storage(table.location(), STORAGE)
-    without_file = {1: frozenset({"a.parquet"})}
+    without_file = {(1, "long"): frozenset({"a.parquet"})}
     keys = {"a.parquet": FileKey("a.parquet", "", 0)}  # none of the ancestors' files is live any more
     for limit, expected in ((4, line[2::-1]), (2, line[2:0:-1])):
         monkeypatch.setattr(ancestry, "_MAX_FILE_LISTS", limit)

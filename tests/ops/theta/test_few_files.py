@@ -14,7 +14,7 @@ from icepuffin.ops.theta.sketch_packs import FEW_FILES, FEW_VALUES, are_few
 from icepuffin.ops.theta.theta_estimate import estimate_theta_sketches
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaReport
-from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, current
+from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, current, named
 from tests.repository import REPOSITORY
 
 
@@ -105,7 +105,7 @@ def test_columns_that_were_chosen_since_are_remembered_by_another_version(
     grown(table, runner, 0)
     append(table, 10, 20)
     run = RunContext(table, STORAGE, runner)
-    count_theta_sketches(run, current(table), columns=["id", "weight"]).publish()
+    count_theta_sketches(run, current(table), requested=named(["id", "weight"])).publish()
     (_, second) = sketch_versions(table.refresh())
     assert second.fields == {table.schema().find_field(name).field_id for name in ("id", "weight")}
 
@@ -115,7 +115,7 @@ def test_the_budget_counts_what_the_version_before_keeps_of_a_file_too(table: Ta
     count(table, runner)
     append(table, 300, 310)
     report = count_theta_sketches(
-        RunContext(table, STORAGE, runner), current(table), columns=["id", "weight"], budget_bytes=4_000
+        RunContext(table, STORAGE, runner), current(table), requested=named(["id", "weight"]), budget_bytes=4_000
     ).publish()
     assert report.note == "the sketches of 1 file are over the budget of 4,000 bytes"
 

@@ -11,7 +11,6 @@ from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, SnapshotId
 from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.theta import earlier_sketches, file_sketches
-from icepuffin.ops.theta.columns import SketchedColumn
 from icepuffin.ops.theta.earlier_sketches import EarlierSketches
 from icepuffin.ops.theta.file_sketches import (
     SKETCH_DIRECTORY,
@@ -56,9 +55,10 @@ def test_what_is_written_is_read_back() -> None:
     properties = PuffinReader(BytesSource(sink.getvalue())).footer.properties
     assert properties["created-by"].startswith("icepuffin version ")
     reader = reader_of(sink.getvalue())
-    assert [reader.read(file.key) for file in files] == files
-    assert reader.columns(files[0].key) == ((1, "long"), (2, "decimal(9, 2)"))
-    assert reader.columns(FileKey("data/a.parquet", "ab12")) == ()
+    assert [reader.read(file.key, reader.statistics()) for file in files] == [file.sketches for file in files]
+    assert reader.read(files[0].key, [(1, "long"), (2, "long")]) == {(1, "long"): sketch(1, 5)}, "those alone"
+    assert reader.image_sizes(files[0].key) == {(1, "long"): 32, (2, "decimal(9, 2)"): 8}
+    assert reader.image_sizes(FileKey("data/a.parquet", "ab12")) == {}
 
 
 def test_a_file_that_came_again_under_its_name_is_another() -> None:
@@ -68,10 +68,10 @@ def test_a_file_that_came_again_under_its_name_is_another() -> None:
     files = [FileSketches(key, {(1, "long"): sketch(1)}) for key in keys]
     write_file_sketches(sink, files, snapshot_id=5, sequence_number=6, build_id="x", counts=())
     reader = reader_of(sink.getvalue())
-    assert [key in reader for key in keys] == [True, True]
+    assert [reader.image_sizes(key).keys() for key in keys] == [{(1, "long")}] * 2
     others = replace(keys[0], added=7), replace(keys[0], deletes="ab"), replace(keys[1], added_by=SnapshotId(4))
-    assert [key in reader for key in others] == [False] * 3
-    assert [reader.columns(key) for key in others] == [()] * 3
+    assert [reader.image_sizes(key) for key in others] == [{}] * 3
+    assert [reader.read(key, reader.statistics()) for key in others] == [{}] * 3
 
 
 def damaged(data: bytes, change: Callable[[SketchDirectory], SketchDirectory]) -> bytes:
@@ -94,7 +94,7 @@ def file_of(*files: FileSketches) -> bytes:
 
 def test_a_directory_that_does_not_fit_its_images_is_refused() -> None:
     data = file_of(FileSketches(FileKey("p", ""), {(1, "long"): sketch(1, 5)}))
-    assert FileKey("p", "") in reader_of(damaged(data, lambda directory: directory))
+    assert reader_of(damaged(data, lambda directory: directory)).image_sizes(FileKey("p", ""))
 
     def longer(directory: SketchDirectory) -> SketchDirectory:
         (entry,) = directory.files
@@ -115,7 +115,7 @@ def test_a_directory_alone_is_no_file_of_sketches() -> None:
     directory = sketch_directory_blob.encode(SketchDirectory((), ()))
     writer.add_blob(SKETCH_DIRECTORY, fields=(), snapshot_id=1, sequence_number=1, data=directory)
     writer.finish()
-    with pytest.raises(BadBlobError, match="has 0 icepuffin-theta-files-v4 and 1 directories"):
+    with pytest.raises(BadBlobError, match="has 0 blobs of them and 1 directories"):
         reader_of(sink.getvalue())
 
 
@@ -128,7 +128,7 @@ def test_a_sketch_that_does_not_have_its_length_is_an_error() -> None:
         return replace(directory, files=(replace(entry, raw_length=entry.raw_length + 1, layout=layout),))
 
     with pytest.raises(PuffinError, match="not a zstd frame"):
-        reader_of(damaged(data, changed)).read(FileKey("p", ""))
+        reader_of(damaged(data, changed)).read(FileKey("p", ""), [(1, "long")])
 
 
 def test_a_note_has_the_first_of_many_broken_sketches() -> None:
@@ -141,7 +141,7 @@ def test_a_note_has_the_first_of_many_broken_sketches() -> None:
         BlobKind.SKETCHES, "theta", SnapshotId(2), SnapshotId(1), "x", "file:///sketches.puffin", 2, 0, 1, ()
     )
     earlier = EarlierSketches([version], lambda _: reader_of(bytes(data)), here=1, table="db.t")
-    located = earlier.located(keys, [SketchedColumn(1, "id", "long")])
+    located = earlier.located(keys, [(1, "long")])
     assert not any(earlier.read(located).values())
     assert earlier.note.count("are broken") == 20
     assert earlier.note.endswith("; and 80 more")

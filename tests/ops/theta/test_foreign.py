@@ -2,8 +2,9 @@
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from icepuffin.puffin.errors import BadFooterError
 from icepuffin.puffin.types import BlobType
 from tests.ops.catalog.bindings import register_statistics
 from tests.ops.theta import foreign
-from tests.ops.theta.conftest import SCHEMA, STORAGE, ThreadlessRunner, append, rows
+from tests.ops.theta.conftest import SCHEMA, STORAGE, ThreadlessRunner, append, named, rows
 from tests.services.faulty import faulty_line
 
 COLUMNS = (1, 2, 6)
@@ -41,8 +42,9 @@ NAMES = ("id", "name", "size")
 THETA = BlobType.THETA.value
 
 
-def materialize(table: Table, snapshot: int, **options: Any) -> Any:
-    return count_theta_sketches(RunContext(table, STORAGE, ThreadlessRunner()), snapshot, **options).publish()
+def materialize(table: Table, snapshot: int, *, columns: Iterable[str] | None = None, **options: Any) -> Any:
+    run = RunContext(table, STORAGE, ThreadlessRunner())
+    return count_theta_sketches(run, snapshot, requested=named(columns), **options).publish()
 
 
 def ids(table: Table, snapshot: int) -> int:
@@ -354,25 +356,24 @@ def test_a_build_id_tells_apart_all_that_is_counted() -> None:
     one = FileKey("data/a.parquet", "")
     files = [[one], [FileKey("data/a.parquet", "ab")], [one, FileKey("data/b.parquet", "")], []]
     ids = [
-        build_id.build_ids(table, {field_id: column_type}, keys)[field_id]
+        seal
         for table in ("t", "u")
-        for field_id in (1, 2)
-        for column_type in ("long", "int")
         for keys in files
+        for seal in build_id.build_ids(table, product((1, 2), ("long", "int")), keys).values()
     ]
     assert len(set(ids)) == len(ids) == 2 * 2 * 2 * 4
 
 
 def test_the_files_of_a_snapshot_are_listed_once_for_the_build_ids_of_all_columns() -> None:
     files = [FileKey("data/b.parquet", "ab"), FileKey('data/größe=1/"a".parquet', "", added=7)]
-    columns = {1: "long", 2: 'string ["größe"]', 30: "decimal(9, 2)"}
+    columns = [(1, "long"), (2, 'string ["größe"]'), (30, "decimal(9, 2)")]
     rows = sorted([file.path, file.deletes] for file in files)
     expected = {
-        field_id: sha256(json.dumps(["theta/4", 4096, "t", field_id, text, rows]).encode()).hexdigest()[:16]
-        for field_id, text in columns.items()
+        (field_id, text): sha256(json.dumps(["theta/4", 4096, "t", field_id, text, rows]).encode()).hexdigest()[:16]
+        for field_id, text in columns
     }
     listed_once = iter(files)
-    assert build_id.build_ids("t", columns, listed_once) == {i: f"theta/4:{seal}" for i, seal in expected.items()}
+    assert build_id.build_ids("t", columns, listed_once) == {key: f"theta/4:{seal}" for key, seal in expected.items()}
 
 
 def test_a_sketch_that_an_engine_copied_from_a_snapshot_with_files_of_the_same_names_is_not_extended(
@@ -414,9 +415,9 @@ def test_statistics_that_the_store_does_not_give_now_are_not_overwritten(s3: Sto
         line.faults.append("forbidden")
         runner = ThreadlessRunner()
         with pytest.raises(RefusedError, match=line.name):
-            count_theta_sketches(RunContext(table, storage, runner), snapshot, columns=("id",)).publish()
+            count_theta_sketches(RunContext(table, storage, runner), snapshot, requested=named(["id"])).publish()
         assert find_statistics(table.refresh(), snapshot) == entry
-        report = count_theta_sketches(RunContext(table, storage, runner), snapshot, columns=("id",)).publish()
+        report = count_theta_sketches(RunContext(table, storage, runner), snapshot, requested=named(["id"])).publish()
         assert (report.ndv, report.merged_columns, report.note) == ({"id": 30, "weight": 30}, ("weight",), "")
 
 
@@ -425,7 +426,9 @@ def test_statistics_in_another_store_than_the_table_are_merged(table: Table, s3:
     snapshot, lake = append(table, 0, 30), f"s3://lake/{tmp_path.name}"  # where write.metadata.path has it
     counted = foreign.sketch(rows(0, 30)["weight"], "double")
     foreign.stamp(table, table.metadata.snapshots[0], {5: counted}, store=open_storage(lake, s3), folder=lake)
-    report = count_theta_sketches(RunContext(table, s3, ThreadlessRunner()), snapshot, columns=("id",)).publish()
+    report = count_theta_sketches(
+        RunContext(table, s3, ThreadlessRunner()), snapshot, requested=named(["id"])
+    ).publish()
     assert (report.ndv, report.merged_columns, report.note) == ({"id": 30, "weight": 30}, ("weight",), "")
 
 

@@ -40,7 +40,7 @@ from icepuffin.ops.theta.ndv import read_ndv
 from icepuffin.ops.theta.theta_bounds import parts_to_sketch
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.ops.theta import foreign
-from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, current
+from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, current, named
 
 TYPES = {
     "count": IntegerType(),
@@ -171,11 +171,12 @@ def test_sketches_follow_every_change(catalog: SqlCatalog, seed: int, monkeypatc
         snapshot_id = current(table) if step % 3 else history.random.choice(history.snapshots())
         names = [field.name for field in table.schema().fields]
         names = names if step % 2 else history.random.sample(names, 3)
-        most_parts = parts_to_sketch(table, find_snapshot(table, SnapshotId(snapshot_id)), names if step % 3 else None)
+        requested = named(names if step % 3 else None)
+        most_parts = parts_to_sketch(table, find_snapshot(table, SnapshotId(snapshot_id)), requested)
         report = count_theta_sketches(
             RunContext(table, STORAGE, ThreadlessRunner()),
             snapshot_id,
-            columns=names if step % 3 else None,
+            requested=requested,
             budget_bytes=history.random.choice([0, 2_000, BUDGET_BYTES]),
         ).publish()
         assert report.files_sketched <= most_parts

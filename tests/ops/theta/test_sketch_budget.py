@@ -23,6 +23,7 @@ from icepuffin.ops.theta.file_sketches import (
     FileSketchesReader,
     image_bytes,
 )
+from icepuffin.ops.theta.requested_statistics import KEPT_UP
 from icepuffin.ops.theta.snapshot_sketches import sketch_snapshot
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_plan import plan_sketches
@@ -111,8 +112,8 @@ def of_files(report: ThetaReport) -> dict[str, list[tuple[int, list[int]]]]:
         sketches = FileSketchesReader(reader)
         for blob in reader.footer.of_type(SKETCH_DIRECTORY):
             for entry in sketch_directory_blob.decode(reader.read_blob(blob)).files:
-                columns = sketches.read(FileKey(entry.path, entry.deletes)).columns
-                by_path[entry.path] = [pair(sketch) for _, sketch in sorted(columns.items())]
+                own = sketches.read(FileKey(entry.path, entry.deletes), sketches.statistics())
+                by_path[entry.path] = [pair(sketch) for _, sketch in sorted(own.items())]
     return by_path
 
 
@@ -156,7 +157,7 @@ def test_earlier_sketches_over_the_budget_are_united_and_not_kept(table: Table) 
     materialize(table, ThreadlessRunner(), BUDGET_BYTES)
     table.delete("many >= 11000")
     runner, store = ThreadlessRunner(), open_storage(table.location(), STORAGE)
-    plan = plan_sketches(table, find_snapshot(table, current(table)), store, None)
+    plan = plan_sketches(table, find_snapshot(table, current(table)), store, KEPT_UP)
     sketched = sketch_snapshot(RunContext(table, STORAGE, runner), plan, store, budget_bytes=30_000)
     assert 20_000 < sum(image_bytes(own.values()) for own in sketched.by_file.values()) <= 30_000
     report = materialize(table, runner, 30_000)

@@ -27,6 +27,7 @@ from icepuffin.ops.table.blob_kind import LASTING_MS, SKETCHES_TAG, BlobKind, pa
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots, resolve_snapshot
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta import publication, sketch_packs
+from icepuffin.ops.theta.build_id import sealed_as
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES, FileKey, FileSketchesReader
 from icepuffin.ops.theta.statistics_slot import listed_thetas, read_sketches
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
@@ -233,8 +234,8 @@ def test_the_united_sketch_does_not_depend_on_how_it_came_about(catalog: SqlCata
         materialize(table, current(table))
         statistics = find_statistics(table.refresh(), current(table))
         assert statistics is not None
-        seals = {i: (blob.properties or {})["icepuffin.build-id"] for i, blob in listed_thetas(statistics).items()}
-        return encode(read_sketches(open_storage(table.location(), STORAGE), statistics, seals)[1])
+        seals = {(i, "long"): sealed_as(blob.properties) for i, blob in listed_thetas(statistics).items()}
+        return encode(read_sketches(open_storage(table.location(), STORAGE), statistics, seals)[1, "long"])
 
     def ids(stop: int, start: int = 0) -> pa.Table:
         return pa.table({"id": pa.array(np.arange(start, stop), pa.int64())})

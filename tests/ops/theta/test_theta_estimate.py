@@ -18,13 +18,14 @@ from icepuffin.ops.table.summaries import summary_of
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
 from icepuffin.ops.theta import theta_bounds as work_bounds
 from icepuffin.ops.theta import theta_estimate
+from icepuffin.ops.theta.requested_statistics import KEPT_UP
 from icepuffin.ops.theta.theta_bounds import parts_to_sketch
 from icepuffin.ops.theta.theta_estimate import default_seconds, estimate_theta_sketches
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaEstimate, ThetaOutcome
 from tests.ops.catalog.bindings import register_statistics
 from tests.ops.theta import foreign
-from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append
+from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, named
 
 
 def estimated(table: Table, snapshot_id: int, runner: ThreadlessRunner, **options: Any) -> ThetaEstimate:
@@ -58,7 +59,7 @@ def test_an_estimate_foresees_what_is_then_done_and_changes_nothing(table: Table
 
 def test_nothing_is_expected_of_columns_that_have_no_sketches(table: Table, runner: ThreadlessRunner) -> None:
     snapshot = append(table, 0, 10)
-    assert estimated(table, snapshot, runner, columns=()) == ThetaEstimate(ThetaOutcome.NO_COLUMNS)
+    assert estimated(table, snapshot, runner, requested=named(())) == ThetaEstimate(ThetaOutcome.NO_COLUMNS)
 
 
 def test_the_next_estimate_counts_new_files_and_learns_from_what_the_last_took(
@@ -100,7 +101,7 @@ def test_removed_files_are_nothing_to_read(table: Table, runner: ThreadlessRunne
 
 
 def test_a_sketch_is_of_4096_hashes_at_most(table: Table, runner: ThreadlessRunner) -> None:
-    estimate = estimated(table, append(table, 0, 5_000), runner, columns=["id"])
+    estimate = estimated(table, append(table, 0, 5_000), runner, requested=named(("id",)))
     assert estimate.bytes_written == 2 * (24 + 8 * 4_096), "of the file, and of the snapshot"
 
 
@@ -109,7 +110,7 @@ def test_a_column_that_a_file_lacks_is_nothing_to_read(table: Table, runner: Thr
     with table.update_schema() as change:
         change.add_column("added", LongType())
     snapshot = append(table.refresh(), 300, 310)
-    bytes_read = [estimated(table, snapshot, runner, columns=c).bytes_read for c in (["id"], ["id", "added"])]
+    bytes_read = [estimated(table, snapshot, runner, requested=named(c)).bytes_read for c in (("id",), ("id", "added"))]
     assert bytes_read[0] == bytes_read[1] > 0
 
 
@@ -117,7 +118,7 @@ def test_the_parts_to_sketch_are_those_of_files_that_came_since(
     table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def parts(snapshot_id: int) -> int:
-        return parts_to_sketch(table.refresh(), find_snapshot(table, snapshot_id), None)
+        return parts_to_sketch(table.refresh(), find_snapshot(table, snapshot_id), KEPT_UP)
 
     first = append(table, 0, 300)
     assert parts(append(table, 300, 400)) == 2
@@ -139,7 +140,7 @@ def test_the_parts_to_sketch_are_those_of_all_files_where_a_commit_since_has_rem
     monkeypatch.setattr(work_bounds, "FEW_FILES", 0)
     count_theta_sketches(RunContext(table, STORAGE, runner), append(table, 0, 300)).publish()
     newest = append(table.refresh(), 300, 400)
-    assert parts_to_sketch(table.refresh(), find_snapshot(table, newest), None) == 1
+    assert parts_to_sketch(table.refresh(), find_snapshot(table, newest), KEPT_UP) == 1
     snapshots = [
         item.model_copy(update={"summary": Summary(item.summary.operation, **{**summary_of(item), key: "1"})})
         if item.snapshot_id == newest and item.summary is not None
@@ -147,14 +148,14 @@ def test_the_parts_to_sketch_are_those_of_all_files_where_a_commit_since_has_rem
         for item in table.metadata.snapshots
     ]
     table.metadata = table.metadata.model_copy(update={"snapshots": snapshots})
-    assert parts_to_sketch(table, find_snapshot(table, newest), None) == 2
+    assert parts_to_sketch(table, find_snapshot(table, newest), KEPT_UP) == 2
 
 
 def test_an_ancestor_serves_up_to_the_limit_and_with_the_schema_of_now(
     table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def parts(snapshot_id: int) -> int:
-        return parts_to_sketch(table.refresh(), find_snapshot(table, snapshot_id), None)
+        return parts_to_sketch(table.refresh(), find_snapshot(table, snapshot_id), KEPT_UP)
 
     monkeypatch.setattr(work_bounds, "FEW_FILES", 0)
     monkeypatch.setattr(work_bounds, "MAX_ANCESTORS", 1)
@@ -178,10 +179,12 @@ def test_the_parts_to_sketch_are_those_of_all_files_for_a_column_that_has_no_ske
     newest = append(table.refresh(), 300, 400)
 
     def parts(*columns: str) -> int:
-        return parts_to_sketch(table.refresh(), find_snapshot(table, newest), columns)
+        return parts_to_sketch(table.refresh(), find_snapshot(table, newest), named(columns))
 
     assert parts("name") == 2, "another engine counted it"
-    count_theta_sketches(RunContext(table, STORAGE, runner), first.snapshot_id, columns=["id", "size"]).publish()
+    count_theta_sketches(
+        RunContext(table, STORAGE, runner), first.snapshot_id, requested=named(("id", "size"))
+    ).publish()
     assert [parts("id"), parts("size", "id"), parts("id", "weight")] == [1, 1, 2]
 
 
@@ -198,7 +201,7 @@ def test_sketches_that_an_engine_has_copied_from_another_snapshot_serve_none(
         table, second, path="file:///x", file_size=9, footer_size=4, blobs=ours.blob_metadata, over=None
     )
     newest = append(table.refresh(), 400, 500)
-    assert parts_to_sketch(table.refresh(), find_snapshot(table, newest), None) == 2
+    assert parts_to_sketch(table.refresh(), find_snapshot(table, newest), KEPT_UP) == 2
 
 
 def test_more_threads_are_expected_to_take_less() -> None:

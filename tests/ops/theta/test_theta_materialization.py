@@ -1,6 +1,6 @@
 import io
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from icepuffin.puffin import BytesSource, PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs.theta_blob import decode
 from icepuffin.puffin.types import BlobType
 from tests.ops.theta import foreign
-from tests.ops.theta.conftest import SCHEMA, STORAGE, ThreadlessRunner, append, current, rows
+from tests.ops.theta.conftest import SCHEMA, STORAGE, ThreadlessRunner, append, current, named, rows
 
 CREATED = {"id", "name", "at", "price", "size"}
 
@@ -43,8 +43,11 @@ def exact(table: Table, snapshot_id: int, columns: set[str]) -> dict[str, int]:
     return {c: len(set(data[c].drop_null().to_pylist())) for c in columns}
 
 
-def materialize(table: Table, snapshot_id: int, runner: Any, **options: Any) -> Any:
-    return count_theta_sketches(RunContext(table, STORAGE, runner), snapshot_id, **options).publish()
+def materialize(
+    table: Table, snapshot_id: int, runner: Any, *, columns: Iterable[str] | None = None, **options: Any
+) -> Any:
+    run = RunContext(table, STORAGE, runner)
+    return count_theta_sketches(run, snapshot_id, requested=named(columns), **options).publish()
 
 
 def local(path: str) -> Path:
@@ -63,7 +66,7 @@ def test_files_that_lack_the_same_sketches_share_the_list_of_their_columns(
 ) -> None:
     append(table, 0, 100)
     count_theta_sketches(RunContext(table, STORAGE, runner), append(table, 100, 200)).publish()
-    lists = [file_part.columns for task in runner.tasks for file_part in task.file_parts]
+    lists = [file_part.statistics for task in runner.tasks for file_part in task.file_parts]
     assert len(lists) == 2
     assert lists[0] is lists[1], "of 200 columns and 100,000 files each of its own takes gigabytes"
 
@@ -75,7 +78,7 @@ def test_sketches_of_an_older_snapshot_have_a_tag_of_their_own_that_ages(
     first = append(table, 0, 100)
     newest = append(table, 100, 200)
     for snapshot, columns in ((newest, ["id"]), (first, None), (newest, ["id", "name"])):
-        count_theta_sketches(RunContext(table, STORAGE, runner), snapshot, columns=columns).publish()
+        count_theta_sketches(RunContext(table, STORAGE, runner), snapshot, requested=named(columns)).publish()
     ages = {name: ref.max_ref_age_ms for name, ref in table.refresh().metadata.refs.items() if name != "main"}
     assert ages == {SKETCHES_TAG: LASTING_MS, f"{SKETCHES_TAG}-{first}": SIDE_TAG_AGE_MS}
 
@@ -370,7 +373,7 @@ def test_a_promoted_column_is_counted_anew_as_its_new_type(table: Table, runner:
     report = materialize(table, snapshot, second)
     assert report.ndv == exact(table, snapshot, CREATED)
     assert len(second.files) == 2
-    assert {tuple(i for i, _ in share.columns) for share in second.shares} == {
+    assert {tuple(it.key[0] for it in share.statistics) for share in second.shares} == {
         (6,),
         (1, 2, 3, 4, 6),
     }

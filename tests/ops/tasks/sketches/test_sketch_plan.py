@@ -12,15 +12,16 @@ from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.tasks.sketches import sketch_plan
 from icepuffin.ops.tasks.sketches.sketch_plan import plan_tasks
 from icepuffin.ops.tasks.sketches.theta_task import FilePart, SketchTask
+from tests.ops.tasks.sketches.ndvs import ndvs
 
 ANY = 1 << 60
 FULL = 24 + 8 * 4_096
 
 
 def parts_of(*rows: int, columns: int = 1, parts: int = 1) -> list[FilePart]:
-    types = tuple((number, "long") for number in range(1, columns + 1))
+    statistics = ndvs(*["long"] * columns)
     return [
-        FilePart(LiveFile(f"f{i}", 1, count, 1, "PARQUET"), types, part, parts)
+        FilePart(LiveFile(f"f{i}", 1, count, 1, "PARQUET"), statistics, part, parts)
         for i, count in enumerate(rows)
         for part in range(parts)
     ]
@@ -115,9 +116,9 @@ def test_the_parts_of_a_file_are_in_one_task_unless_they_are_more_than_its_share
 def test_each_part_is_in_one_task_and_no_more_comes_back_than_may(
     files: list[tuple[int, int]], parallelism: int, threads: int, image_bytes: int
 ) -> None:
-    columns = ((1, "long"), (2, "string"))
+    statistics = ndvs("long", "string")
     file_parts = [
-        FilePart(LiveFile(f"f{i}", 1, rows, 1, "PARQUET"), columns, part, parts)
+        FilePart(LiveFile(f"f{i}", 1, rows, 1, "PARQUET"), statistics, part, parts)
         for i, (rows, parts) in enumerate(files)
         for part in range(parts)
     ]

@@ -9,10 +9,12 @@ from pyiceberg.types import LongType, NestedField
 from icepuffin.ann_kernels.sketches.theta import ThetaAccumulator
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.rows.datafile import DataFileError
+from icepuffin.ops.tasks.sketches.accumulators import UnitedSketches
 from icepuffin.ops.tasks.sketches.theta_columns import update_from_arrow
-from icepuffin.ops.tasks.sketches.theta_task import FilePart, SketchTask, UnitedSketches, sketch_files
+from icepuffin.ops.tasks.sketches.theta_task import FilePart, SketchTask, sketch_files
 from icepuffin.puffin.blobs.theta_blob import decode
 from tests.naive import theta as naive
+from tests.ops.tasks.sketches.ndvs import ndvs
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -21,7 +23,7 @@ def test_the_parts_of_a_file_make_one_sketch(tmp_path: Path, parts: int) -> None
     arrow = pa.schema([pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})])
     pq.write_table(pa.table([values], arrow), tmp_path / "f.parquet", row_group_size=90)
     file = LiveFile(f"file://{tmp_path}/f.parquet", (tmp_path / "f.parquet").stat().st_size, 1_000, 1, "PARQUET")
-    own = tuple(FilePart(file, ((1, "long"),), part, parts) for part in range(parts))
+    own = tuple(FilePart(file, ndvs("long"), part, parts) for part in range(parts))
     schema = Schema(NestedField(1, "id", LongType(), required=False))
     (result,) = sketch_files(SketchTask(StorageConfig({}), schema, own, threads=2)).files
     sketch = decode(result.images[0])
@@ -38,7 +40,7 @@ def test_damage_is_reported_with_the_name_of_the_file(tmp_path: Path) -> None:
     task = SketchTask(
         StorageConfig({}),
         Schema(NestedField(1, "id", LongType(), required=False)),
-        (FilePart(LiveFile(f"file://{path}", len(whole), 1_000, 1, "PARQUET"), ((1, "long"),)),),
+        (FilePart(LiveFile(f"file://{path}", len(whole), 1_000, 1, "PARQUET"), ndvs("long")),),
     )
     for place in range(4, 400, 3):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
@@ -73,7 +75,7 @@ def test_over_the_bound_the_first_files_come_back_one_by_one_and_the_others_as_a
         pq.write_table(pa.table([list(values)], arrow), tmp_path / f"{name}.parquet")
         size = (tmp_path / f"{name}.parquet").stat().st_size
         file = LiveFile(f"file://{tmp_path}/{name}.parquet", size, len(values), 1, "PARQUET")
-        file_parts.append(FilePart(file, ((1, "long"),)))
+        file_parts.append(FilePart(file, ndvs("long")))
     schema = Schema(NestedField(1, "id", LongType(), required=False))
 
     def sketch(image_bytes: int | None, together: int | None = None) -> tuple[list[str], set[int], list[int]]:
@@ -82,10 +84,14 @@ def test_over_the_bound_the_first_files_come_back_one_by_one_and_the_others_as_a
         result = sketch_files(task)
         united = UnitedSketches()
         for image in (*(image for file in result.files for image in file.images), *result.others.values()):
-            united.add(1, decode(image))
+            united.add((1, "long"), decode(image))
         assert image_bytes is None or sum(len(image) for file in result.files for image in file.images) <= image_bytes
         names = [Path(file.path).stem for file in result.files]
-        return names, {len(decode(image).hashes) for image in result.others.values()}, united.union(1).hashes.tolist()
+        return (
+            names,
+            {len(decode(image).hashes) for image in result.others.values()},
+            united.union((1, "long")).hashes.tolist(),
+        )
 
     expected = naive.sketch(value.to_bytes(8, "little") for values in numbers.values() for value in values)[1]
     assert sketch(None) == (["a", "b", "c", "d"], set(), expected)

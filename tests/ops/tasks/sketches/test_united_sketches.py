@@ -5,12 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icepuffin.ann_kernels.sketches.theta import ThetaAccumulator, union
-from icepuffin.ops.tasks.sketches.theta_task import UnitedSketches
+from icepuffin.ops.tasks.sketches.accumulators import UnitedSketches
 from icepuffin.puffin.blobs.theta_blob import MAX_THETA, ThetaSketch, decode, encode
 from tests.naive import theta as naive
 
 RANGES = st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 9_000)), min_size=1, max_size=12)
 """(first value, number of values) of the files of a table: a few are exact, many are estimated, and some overlap"""
+ID = (1, "long")
 
 
 def sketch_of(*ranges: tuple[int, int]) -> ThetaSketch:
@@ -26,14 +27,14 @@ def test_unions_of_tasks_unite_as_their_files_do(ranges: list[tuple[int, int]], 
     all_files, by_group = UnitedSketches(), [UnitedSketches() for _ in range(4)]
     for own, group in zip(ranges, groups, strict=False):
         if group:
-            by_group[group].add(1, sketch_of(own))
+            by_group[group].add(ID, sketch_of(own))
         else:
-            all_files.add(1, sketch_of(own))
+            all_files.add(ID, sketch_of(own))
     for united in by_group:
-        for field_id, sketch in united.unions().items():
-            all_files.add(field_id, decode(encode(sketch)))
+        for key, sketch in united.unions().items():
+            all_files.add(key, decode(encode(sketch)))
     expected = sketch_of(*ranges)
-    assert all_files.union(1) == expected
+    assert all_files.union(ID) == expected
     assert ThetaSketch(*union((s.theta, s.hashes) for s in map(sketch_of, ranges))) == expected
     if len({value for first, count in ranges for value in range(first, first + count)}) <= 4_096:
         assert expected.exact
@@ -56,4 +57,4 @@ def test_it_holds_for_sketches_of_any_theta(sketches: list[set[int]], thetas: li
 def test_a_column_without_sketches_has_the_empty_one() -> None:
     united = UnitedSketches()
     assert united.unions() == {}
-    assert united.union(7) == ThetaSketch(MAX_THETA, np.empty(0, np.uint64))
+    assert united.union(ID) == ThetaSketch(MAX_THETA, np.empty(0, np.uint64))
