@@ -43,4 +43,4 @@ class RequestedStatistics:
 
 
 KEPT_UP = RequestedStatistics()
-"""Those that a table has are kept up"""
+"""The statistics that a table has already"""

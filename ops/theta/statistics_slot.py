@@ -129,7 +129,7 @@ class OtherSketch:
 
     build_id: str
     blob: BlobMetadata | None
-    """None of a histogram without values"""
+    """The blob; None of a histogram without values"""
 
 
 def others_in(footer: Footer) -> dict[StatisticKey, OtherSketch]:
