@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | quick | test | check | durations [FILES] | bench | mutants | clauses | nightly | flaky | fuzz | engines | trino | catalogs | crowd CATALOG | stores | ranges | resolve | pythons | charts CHART
+# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | quick | test | check | durations [FILES] | bench | mutants | clauses | nightly | flaky | fuzz | engines | trino | presto | catalogs | crowd CATALOG | stores | ranges | resolve | pythons | charts CHART
 # Needs Debian with Python 3.11. Makes .venv from requirements/lock.txt, finds or gets Java 17. Quick when nothing changed.
 set -eu
 cd "$(dirname "$0")/.."
@@ -261,8 +261,14 @@ engines() {
     python -m tests.interop.engines --python "$tool/bin/python" "$@"
 }
 
-# Trino, and its tests of sketches and of tables with indexes. Its two archives come by Maven, 540 MB.
+# Trino, and its tests of sketches and of tables with indexes.
 trino() {
+    trino_server
+    python -m pytest --numprocesses 0 --verbose --durations 3 tests/interop/test_theta_trino.py "$@"
+}
+
+# Sets TRINO_HOME and TRINO_JAVA_HOME. Its two archives come by Maven, 540 MB.
+trino_server() {
     release=476
     if [ -z "${TRINO_HOME:-}" ]; then
         export TRINO_HOME="$PWD/.cache/trino-$release"
@@ -274,7 +280,6 @@ trino() {
     done
     [ "${TRINO_JAVA_HOME:-}" ] || die "Trino $release needs a JDK of version 24 or newer: set TRINO_JAVA_HOME to its folder"
     export TRINO_JAVA_HOME
-    python -m pytest --numprocesses 0 --verbose --durations 3 tests/interop/test_theta_trino.py "$@"
 }
 
 fetch_trino() {
@@ -290,6 +295,36 @@ fetch_trino() {
     mv "$TRINO_HOME/plugins/trino-iceberg-$release" "$TRINO_HOME/plugins/iceberg"
     rm "$TRINO_HOME"/*.gz "$TRINO_HOME"/*.zip
     touch "$TRINO_HOME/.complete"
+}
+
+# Presto, and its tests of statistics. The newest release that Maven has is older than Java 17, whose classes its ASM does
+# not know: a later one takes its place. The archive is 2 GB, of which 470 MB stay.
+presto() {
+    release=0.287
+    if [ -z "${PRESTO_HOME:-}" ]; then
+        PRESTO_HOME="$PWD/.cache/presto-$release"
+        [ -e "$PRESTO_HOME/.complete" ] || fetch_presto
+    fi
+    export PRESTO_HOME
+    python -m pytest --numprocesses 0 --verbose --durations 3 tests/interop/test_presto_server.py "$@"
+}
+
+fetch_presto() {
+    command -v mvn >/dev/null || die "fetching Presto needs Maven (apt-get install maven), or PRESTO_HOME set to a copy"
+    say "fetching Presto $release into $PRESTO_HOME"
+    rm -rf "$PRESTO_HOME"
+    mkdir -p "$PRESTO_HOME"
+    mvn -q dependency:copy -Dartifact="com.facebook.presto:presto-server:$release:tar.gz" -DoutputDirectory="$PRESTO_HOME"
+    tar -xzf "$PRESTO_HOME/presto-server-$release.tar.gz" --strip-components 1 -C "$PRESTO_HOME" \
+        "presto-server-$release/lib" "presto-server-$release/plugin/iceberg"
+    for part in asm asm-tree asm-util asm-analysis; do
+        for folder in lib plugin/iceberg; do
+            rm "$PRESTO_HOME/$folder/$part-9.0.jar"
+            mvn -q dependency:copy -Dartifact="org.ow2.asm:$part:9.7.1" -DoutputDirectory="$PRESTO_HOME/$folder"
+        done
+    done
+    rm "$PRESTO_HOME"/*.gz
+    touch "$PRESTO_HOME/.complete"
 }
 
 # The servers run in two environments, as one of them needs other versions. Their clients, boto3 and thrift, are loaded
@@ -400,6 +435,7 @@ case $command in
     crowd) setup; crowd "$@" ;;
     stores) setup; stores "$@" ;;
     trino) setup; trino "$@" ;;
+    presto) setup; presto "$@" ;;
     charts) packages all; charts "$@" ;;
     ranges) setup; ranges "$@" ;;
     resolve) setup; python -m tests.resolve ;;

@@ -3,7 +3,8 @@
 Needs `TRINO_HOME` (a folder with `trino-server-core-*/lib` and `plugins/iceberg`, from the Maven artifacts
 io.trino:trino-server-core:476:tar.gz and io.trino:trino-iceberg:476:zip) and `TRINO_JAVA_HOME` (a JDK of version 24 or
 newer). `make trino` sets both.
-Its catalog `lake` keeps its tables in files under the given folder; other engines' tables come by `register_table`.
+Its catalog `lake` is the REST catalog at `rest`, if one is given. Without one it keeps its tables in files under the
+given folder; other engines' tables come by `register_table`.
 """
 
 import json
@@ -13,6 +14,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,7 @@ from tests.services.permission import need
 START_SECONDS = 180
 JVM = (
     "-server",
-    "-Xmx1500M",
     "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
     "-XX:ReservedCodeCacheSize=256M",
     "-Djdk.attach.allowAttachSelf=true",
     "-Djdk.nio.maxCachedBufferSize=2000000",
@@ -36,57 +36,66 @@ JVM = (
 
 
 class TrinoServer:
-    """Starts on construction; `close` ends it."""
+    """Starts on construction; `close` ends it.
 
-    def __init__(self, folder: Path) -> None:
-        home, java = os.environ.get("TRINO_HOME"), os.environ.get("TRINO_JAVA_HOME")
-        if not home or not java:
-            pytest.skip("set TRINO_HOME and TRINO_JAVA_HOME to run the Trino tests (see tests/interop/trino_server.py)")
+    `heap_mb`: what its JVM may use, a third of it by one query. `compiler`: options, by default the quickest to start.
+    """
+
+    settings = ("TRINO_HOME", "TRINO_JAVA_HOME")
+    """Environment variables that it needs"""
+    user_header = "X-Trino-User"
+
+    def __init__(
+        self, folder: Path, rest: str = "", heap_mb: int = 1500, compiler: str = "-XX:TieredStopAtLevel=1"
+    ) -> None:
+        if not all(map(os.environ.get, self.settings)):
+            pytest.skip(f"set {' and '.join(self.settings)} to run these tests (see {self.__module__})")
         need("trino")
+        self.statistics: dict[str, Any] = {}
+        """The server's own, of the last statement"""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self._log = folder / "trino.log"
+        self._log = folder / "server.log"
         node = {"node.environment": "test", "node.id": "n1", "node.data-dir": f"{folder}/data"}
         node |= {"node.internal-address": "127.0.0.1", "node.bind-ip": "127.0.0.1"}
-        self._write(folder / "etc" / "config.properties", self._config(folder))
-        self._write(folder / "etc" / "catalog" / "lake.properties", self._catalog(folder))
+        node |= {"config": f"{folder}/etc/config.properties", "log.levels-file": f"{folder}/etc/log.properties"}
+        options = [compiler, f"-Xmx{heap_mb}M", *(f"-D{key}={value}" for key, value in node.items())]
+        self._write(folder / "etc" / "config.properties", self._config(folder, heap_mb // 3))
+        self._write(folder / "etc" / "catalog" / "lake.properties", self._catalog(folder, rest))
         self._write(folder / "etc" / "log.properties", {"io.trino": "INFO"})
-        server = next(Path(home).glob("trino-server-core-*"))
-        command = [
-            f"{java}/bin/java",
-            *JVM,
-            *(f"-D{key}={value}" for key, value in node.items()),
-            f"-Dconfig={folder}/etc/config.properties",
-            f"-Dlog.levels-file={folder}/etc/log.properties",
-            f"-Dplugin.dir={home}/plugins",
-            "-cp",
-            f"{server}/lib/*",
-            "io.trino.server.TrinoServer",
-        ]
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
+            self._process = subprocess.Popen(self._command(options), stdout=log, stderr=subprocess.STDOUT, cwd=folder)
         self._wait()
 
-    def _config(self, folder: Path) -> dict[str, str]:
+    def _command(self, options: Sequence[str]) -> list[str]:
+        home, java = map(os.environ.__getitem__, self.settings)
+        (server,) = Path(home).glob("trino-server-core-*")
+        plugins = f"-Dplugin.dir={home}/plugins"
+        return [f"{java}/bin/java", *JVM, *options, plugins, "-cp", f"{server}/lib/*", "io.trino.server.TrinoServer"]
+
+    def _config(self, folder: Path, query_mb: int) -> dict[str, str]:
         return {
             "coordinator": "true",
             "node-scheduler.include-coordinator": "true",
             "http-server.http.port": str(self.port),
             "discovery.uri": f"http://127.0.0.1:{self.port}",
-            "query.max-memory": "512MB",
-            "query.max-memory-per-node": "512MB",
+            "query.max-memory": f"{query_mb}MB",
+            "query.max-memory-per-node": f"{query_mb}MB",
             "memory.heap-headroom-per-node": "256MB",
             "catalog.management": "static",
             "catalog.config-dir": f"{folder}/etc/catalog",
         }
 
     @staticmethod
-    def _catalog(folder: Path) -> dict[str, str]:
-        return {
-            "connector.name": "iceberg",
+    def _catalog(folder: Path, rest: str) -> dict[str, str]:
+        files = {
             "iceberg.catalog.type": "TESTING_FILE_METASTORE",
             "hive.metastore.catalog.dir": f"local://{folder}/metastore",
+        }
+        return {
+            "connector.name": "iceberg",
+            **({"iceberg.catalog.type": "rest", "iceberg.rest-catalog.uri": rest} if rest else files),
             "iceberg.register-table-procedure.enabled": "true",
             "fs.native-local.enabled": "true",
             "local.location": "/",
@@ -101,7 +110,7 @@ class TrinoServer:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
-                pytest.fail(f"Trino ended while starting:\n{self._log.read_text()[-3000:]}")
+                pytest.fail(f"{type(self).__name__} ended while starting:\n{self._log.read_text()[-3000:]}")
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/v1/info", timeout=5) as answer:
                     if json.load(answer)["starting"] is False:
@@ -110,7 +119,7 @@ class TrinoServer:
                 pass
             time.sleep(0.5)
         self.close()
-        pytest.fail(f"Trino did not start within {START_SECONDS} s:\n{self._log.read_text()[-3000:]}")
+        pytest.fail(f"{type(self).__name__} did not start within {START_SECONDS} s:\n{self._log.read_text()[-3000:]}")
 
     def sql(self, text: str) -> list[list[Any]]:
         """Run a statement to its end through Trino's REST protocol; its rows."""
@@ -125,11 +134,12 @@ class TrinoServer:
     def _run(self, text: str) -> tuple[list[list[Any]], str]:
         rows: list[list[Any]] = []
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/v1/statement", data=text.encode(), headers={"X-Trino-User": "test"}
+            f"http://127.0.0.1:{self.port}/v1/statement", data=text.encode(), headers={self.user_header: "test"}
         )
         while True:
             with urllib.request.urlopen(request, timeout=120) as answer:
                 page = json.load(answer)
+            self.statistics = page["stats"]
             rows += page.get("data", [])
             if "error" in page:
                 return rows, str(page["error"]["message"])

@@ -7,7 +7,7 @@ was deleted or appended since, the union is stamped with the new snapshot's id a
 import io
 import sys
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -107,6 +107,39 @@ def write_statistics(
         file_footer_size_in_bytes=info.footer_size,
         blob_metadata=listed,
     )
+
+
+def add_unlisted(table: Table, blobs: Iterable[tuple[str, int, bytes, Mapping[str, str]]]) -> None:
+    """Add blobs (type, field id, bytes, properties) to the file in the head's slot, whose entry goes on listing what it
+    lists.
+    """
+    snapshot = table.refresh().current_snapshot()
+    assert snapshot is not None
+    entry = find_statistics(table, snapshot.snapshot_id)
+    assert entry is not None
+    reader, sink = PuffinReader(LocalStorage().source(entry.statistics_path)), io.BytesIO()
+    writer = PuffinWriter(sink)
+    for blob in reader.footer.blobs:
+        about = {"snapshot_id": blob.snapshot_id, "sequence_number": blob.sequence_number}
+        data = reader.read_blob_range(blob, 0, blob.length)
+        stored: Any = {"codec": blob.compression_codec, "properties": blob.properties, "is_stored": True}
+        writer.add_blob(blob.type, fields=blob.fields, data=data, **about, **stored)
+    about = {"snapshot_id": snapshot.snapshot_id, "sequence_number": snapshot.sequence_number or 0}
+    for kind, field_id, data, properties in blobs:
+        writer.add_blob(kind, fields=[field_id], data=data, properties=properties, **about)
+    info = writer.finish()
+    path = f"{table.location()}/metadata/{snapshot.snapshot_id}-{uuid.uuid4()}.stats"
+    LocalStorage().create(path, sink.getvalue())
+    done = register_statistics(
+        table,
+        snapshot.snapshot_id,
+        path=path,
+        blobs=entry.blob_metadata,
+        over=entry.statistics_path,
+        file_size=info.file_size,
+        footer_size=info.footer_size,
+    )
+    assert done
 
 
 def insert(table: Table, rows: pa.Table, field_ids: Collection[int]) -> int:
