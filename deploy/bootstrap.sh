@@ -264,7 +264,8 @@ engines() {
 # Trino, and its tests of sketches and of tables with indexes.
 trino() {
     trino_server
-    python -m pytest --numprocesses 0 --verbose --durations 3 tests/interop/test_theta_trino.py "$@"
+    python -m pytest --numprocesses 0 --verbose --durations 3 tests/interop/test_theta_trino.py \
+        tests/interop/test_beside_trino.py "$@"
 }
 
 # Sets TRINO_HOME and TRINO_JAVA_HOME. Its two archives come by Maven, 540 MB.

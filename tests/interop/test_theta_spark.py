@@ -32,6 +32,7 @@ from pyiceberg.types import (
 from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.spark.spark_runner import SparkRunner
+from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.table.format_versions import UnsupportedFormatError
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta.ndv import read_ndv
@@ -42,6 +43,7 @@ from icepuffin.puffin import BytesSource, PuffinReader
 from icepuffin.puffin.blobs.theta_blob import ThetaSketch, decode, encode
 from icepuffin.puffin.types import BlobType
 from tests.ops.theta.conftest import ThreadlessRunner
+from tests.ops.theta.foreign import add_unlisted
 
 pytestmark = pytest.mark.jvm
 
@@ -264,6 +266,34 @@ def test_what_spark_counted_for_an_ancestor_is_not_built_on(both: Both) -> None:
     assert report.ndv == {"id": 800, "weight": 800}
     spark_images = images(table, both.analyze(table, "id", "weight"))
     assert {c: int(p["ndv"]) for c, (_, p) in spark_images.items()} == report.ndv
+
+
+def test_sparks_statistics_of_partitions_stand_beside_ours(both: Both) -> None:
+    table = both.create(THREE)
+    with table.update_spec() as update:
+        update.add_identity("name")
+    table.append(three(0, 500))
+    snapshot = current(table)
+    report = materialize(table, snapshot)
+    both.spark.sql(f"CALL {both.name}.system.compute_partition_stats(table => 'db.t')").collect()
+    assert read_ndv(table.refresh(), snapshot).fresh
+    (partitions,) = table.metadata.partition_statistics
+    both.analyze(table, "id")
+    again = materialize(table.refresh(), snapshot)
+    assert (again.outcome, again.ndv) == (ThetaOutcome.WRITTEN, report.ndv)
+    assert table.refresh().metadata.partition_statistics == [partitions]
+
+
+def test_spark_drops_from_the_slot_what_only_the_file_had(both: Both) -> None:
+    table = both.create(THREE)
+    table.append(three(0, 500))
+    materialize(table, current(table))
+    add_unlisted(table, [("presto-sum-data-size-bytes-v1", 2, b"", {"data_size": "1200"})])
+    both.analyze(table, "id")
+    entry = find_statistics(table.refresh(), current(table))
+    assert entry is not None
+    footer = PuffinReader(LocalStorage().source(entry.statistics_path)).footer
+    assert [(blob.type, blob.fields) for blob in footer.blobs] == [(BlobType.THETA.value, (1,))]
 
 
 def test_executors_count_what_the_driver_counts(both: Both) -> None:
