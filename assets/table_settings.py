@@ -93,6 +93,7 @@ class StatisticsSettings(SettingsModel):
     size: StatisticsColumns = "off"
     frequent: StatisticsColumns = "off"
     joint: Annotated[Literal["off"] | tuple[tuple[str, ...], ...], BeforeValidator(_tuples)] = "off"
+    partitions: bool = True
 
     @model_validator(mode="after")
     def _has_ndv(self) -> "StatisticsSettings":
@@ -109,7 +110,9 @@ class StatisticsSettings(SettingsModel):
     def requested(self) -> RequestedStatistics:
         """The statistics that a run is to make."""
         others = {kind: () if (names := getattr(self, kind)) == "off" else names for kind in _OTHER_KINDS}
-        return RequestedStatistics(None if isinstance(self.ndv, str) else self.ndv, **others)
+        return RequestedStatistics(
+            None if isinstance(self.ndv, str) else self.ndv, **others, partitions=self.partitions
+        )
 
 
 _OTHER_KINDS = ("histogram", "size", "frequent", "joint")

@@ -1,18 +1,27 @@
-"""The statistics slot of a data snapshot: one file per snapshot, the last writer wins. Iceberg's protocol has no
-compare-and-swap for it.
+"""The statistics slots of a data snapshot: one file per snapshot, and one of its partitions; the last writer wins.
+Iceberg's protocol has no compare-and-swap for them.
 """
 
+from collections.abc import Hashable
+from typing import ClassVar
+
+from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.statistics import StatisticsFile
-from pyiceberg.table.update import SetStatisticsUpdate
+from pyiceberg.table.statistics import StatisticsCommonFields, StatisticsFile
+from pyiceberg.table.update import (
+    RemovePartitionStatisticsUpdate,
+    SetPartitionStatisticsUpdate,
+    SetStatisticsUpdate,
+    TableUpdate,
+)
 
 from icepuffin.ops.binding.assertions import unchanged
 from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.binding.joint_commit import Change, CommitPart
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.table.metadata_memo import snapshots_by_id, statistics_by_id
+from icepuffin.ops.table.metadata_memo import partition_statistics_by_id, snapshots_by_id, statistics_by_id
 from icepuffin.ops.table.snapshots import find_snapshot, table_name
 
 
@@ -29,7 +38,10 @@ class StatisticsPart(CommitPart[bool]):
     meanwhile, which nothing removes then. Where PyIceberg writes the metadata, both are seen.
     """
 
-    def __init__(self, entry: StatisticsFile, over: str | None) -> None:
+    _kind: ClassVar = "statistics"
+    _switch: ClassVar = 'statistics.ndv = "off"'
+
+    def __init__(self, entry: StatisticsCommonFields, over: str | None) -> None:
         super().__init__()
         self.entry = entry
         self._over = over
@@ -47,30 +59,38 @@ class StatisticsPart(CommitPart[bool]):
         snapshot_id = SnapshotId(self.entry.snapshot_id)
         seen = unchanged(
             table,
-            f"snapshot {snapshot_id} with the file of its statistics",
-            lambda now: (snapshot_id in snapshots_by_id(now), _path_in(now, snapshot_id)),
+            f"snapshot {snapshot_id} with the file of its {self._kind}",
+            lambda now: (snapshot_id in snapshots_by_id(now), self._slot(now)),
         )
-        return (SetStatisticsUpdate(statistics=self.entry),), (seen,)
+        return self._updates(table), (seen,)
+
+    def _updates(self, table: Table) -> tuple[TableUpdate, ...]:
+        return (SetStatisticsUpdate(statistics=self.entry),)
+
+    def _slot(self, metadata: TableMetadata) -> Hashable:
+        """What the updates are made for."""
+        return self._path_in(metadata)
 
     def verify(self, table: Table) -> bool:
         """Raises what `find` raises, and BindingError where the catalog did not take it."""
         is_kept = self.find(table)
         if is_kept is None:
             raise BindingError(
-                f"{table_name(table)}: catalog {table.catalog.name!r} accepted statistics of {self.entry.snapshot_id} "
-                'and did not keep them; use another catalog, or set statistics.ndv = "off" for the table'
+                f"{table_name(table)}: catalog {table.catalog.name!r} accepted {self._kind} of "
+                f"{self.entry.snapshot_id} and did not keep them; use another catalog, or set {self._switch} for the "
+                "table"
             )
         return is_kept
 
     def failure(self, table: Table, attempts: int) -> IcepuffinError:
         return BindingError(
-            f"{table_name(table)}: statistics of {self.entry.snapshot_id} not set in {attempts} attempts; try again"
+            f"{table_name(table)}: {self._kind} of {self.entry.snapshot_id} not set in {attempts} attempts; try again"
         )
 
     def _overtaken(self, table: Table) -> bool:
         if self.is_unanswered:
             raise BindingError(
-                f"{table_name(table)}: the catalog's answer was lost, and somebody else wrote statistics of "
+                f"{table_name(table)}: the catalog's answer was lost, and somebody else wrote {self._kind} of "
                 f"{self.entry.snapshot_id} meanwhile, which are kept; run it again"
             )
         return False
@@ -79,9 +99,33 @@ class StatisticsPart(CommitPart[bool]):
         """The file in the slot. Raises UnknownSnapshotError."""
         snapshot_id = SnapshotId(self.entry.snapshot_id)
         find_snapshot(table, snapshot_id)
-        return _path_in(table.metadata, snapshot_id)
+        return self._path_in(table.metadata)
+
+    def _path_in(self, metadata: TableMetadata) -> str | None:
+        entry = statistics_by_id(metadata).get(self.entry.snapshot_id)
+        return entry.statistics_path if entry else None
 
 
-def _path_in(metadata: TableMetadata, snapshot_id: SnapshotId) -> str | None:
-    entry = statistics_by_id(metadata).get(snapshot_id)
-    return entry.statistics_path if entry else None
+class PartitionStatisticsPart(StatisticsPart):
+    """The same for the slot of partition statistics. Entries go whose snapshots have expired: PyIceberg leaves them."""
+
+    _kind: ClassVar = "partition statistics"
+    _switch: ClassVar = "statistics.partitions = false"
+
+    def _updates(self, table: Table) -> tuple[TableUpdate, ...]:
+        # a server removes them itself, and may show fewer snapshots than there are
+        left = _left_by_expiry(table.metadata) if isinstance(table.catalog, MetastoreCatalog) else ()
+        removed = (RemovePartitionStatisticsUpdate(snapshot_id=item) for item in left)
+        return (*removed, SetPartitionStatisticsUpdate(partition_statistics=self.entry))
+
+    def _slot(self, metadata: TableMetadata) -> Hashable:
+        return self._path_in(metadata), _left_by_expiry(metadata)
+
+    def _path_in(self, metadata: TableMetadata) -> str | None:
+        entry = partition_statistics_by_id(metadata).get(self.entry.snapshot_id)
+        return entry.statistics_path if entry else None
+
+
+def _left_by_expiry(metadata: TableMetadata) -> tuple[int, ...]:
+    """Snapshots that have expired, and whose partition statistics have an entry still."""
+    return tuple(sorted(partition_statistics_by_id(metadata).keys() - snapshots_by_id(metadata).keys()))

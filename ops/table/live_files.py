@@ -28,7 +28,7 @@ from icepuffin.ops.errors import FileDamageError, IcepuffinError, TableFaultErro
 from icepuffin.ops.model import NO_SNAPSHOT, DeleteFile, DeleteKind, LiveFile, LiveFiles, SnapshotId
 from icepuffin.ops.storage.locations import normalize
 from icepuffin.ops.table.delete_keys import KeyBounds, KeyRanges, KeySchemas, key_bounds
-from icepuffin.ops.table.manifests import ROW_ID, field_of, live_entries, read_manifests
+from icepuffin.ops.table.manifests import ROW_ID, EntryObserver, field_of, live_entries, read_manifests
 from icepuffin.ops.table.shared_deletes import (
     ChosenDeletes,
     DeletePool,
@@ -115,8 +115,8 @@ class _Delete:
         return self.partition == partition and within
 
 
-def live_files(table: Table, snapshot_id: SnapshotId) -> LiveFiles:
-    """The live set of a snapshot, ordered by path.
+def live_files(table: Table, snapshot_id: SnapshotId, *, observe: EntryObserver | None = None) -> LiveFiles:
+    """The live set of a snapshot, ordered by path. `observe` is given the entries of each of its manifests.
 
     Raises UnknownSnapshotError, ManifestError. Equality deletes that cannot be resolved are listed like others: reading
     such a file's rows is refused later. Those are left out whose keys no row of the file can have, by the bounds in the
@@ -128,7 +128,7 @@ def live_files(table: Table, snapshot_id: SnapshotId) -> LiveFiles:
         manifests = read_manifests(table.io, snapshot)
     of_data = [manifest for manifest in manifests if manifest.content == ManifestContent.DATA]
     of_deletes = [manifest for manifest in manifests if manifest.content != ManifestContent.DATA]
-    read = partial(_read_entries, table, snapshot_id)
+    read = partial(_read_entries, table, snapshot_id, observe)
     at_once = bool(of_deletes) and sum(manifest.manifest_length for manifest in of_data) <= _READ_AT_ONCE
     entries = read([*of_deletes, *(of_data if at_once else ())], None)
     deletes = _deletes_of(table, schema_id, entries[: len(of_deletes)])
@@ -152,12 +152,16 @@ def live_files(table: Table, snapshot_id: SnapshotId) -> LiveFiles:
 
 
 def _read_entries(
-    table: Table, snapshot_id: SnapshotId, manifests: Sequence[ManifestFile], columns: Collection[int] | None
+    table: Table,
+    snapshot_id: SnapshotId,
+    observe: EntryObserver | None,
+    manifests: Sequence[ManifestFile],
+    columns: Collection[int] | None,
 ) -> list[list[ManifestEntry]]:
     """The live entries of each manifest, with statistics of some columns, or of all. Raises ManifestError."""
     with reading_manifests(table, snapshot_id):
         # side by side, as every request waits for a distant store's answer
-        read = partial(live_entries, table.io, columns=columns)
+        read = partial(live_entries, table.io, columns=columns, observe=observe)
         entries = list(ExecutorFactory.get_or_create().map(read, manifests))
     for of_manifest in entries:
         _require_plain(of_manifest)
@@ -215,12 +219,13 @@ def require_same_deletes(live: LiveFiles) -> None:
             raise unlike_deletes(file.path)
 
 
-def _partition(file: DataFile) -> tuple[int, Any]:
+def partition_key(file: DataFile) -> tuple[int, Any]:
     """Equal for files of one partition: as in Iceberg's Java library -0.0 is not 0.0, and NaN is one value."""
-    return file.spec_id or 0, tuple(value.hex() if isinstance(value, float) else value for value in _values(file))
+    values = partition_values(file)
+    return file.spec_id or 0, tuple(value.hex() if isinstance(value, float) else value for value in values)
 
 
-def _values(file: DataFile) -> Sequence[Any]:
+def partition_values(file: DataFile) -> Sequence[Any]:
     """Values of the file's partition, in the order of its spec's fields."""
     return file.partition._data  # noqa: SLF001
 
@@ -264,7 +269,7 @@ def _as_delete(entry: ManifestEntry, unpartitioned: Collection[int], key_schemas
             keys=keys,
             unreadable=unreadable,
         ),
-        partition=_partition(file),
+        partition=partition_key(file),
         referenced=field_of(file, "referenced_data_file"),
         lower=lower,
         upper=upper,
@@ -302,7 +307,7 @@ class _DeleteIndex:
 
     def deletes_of(self, data: ManifestEntry) -> Collection[DeleteFile]:
         """Deletes of the data file, by path and offset; equal ones that name no data file are one object."""
-        partition = _partition(data.data_file)
+        partition = partition_key(data.data_file)
         path = data.data_file.file_path
         by_path = [delete.file for delete in self._by_path.get(path, ()) if delete.applies_to(data, partition)]
         positions, keyed = (self._by_partition.get((by_key, partition)) for by_key in (False, True))
@@ -378,7 +383,7 @@ def _as_live_file(
     identities: Mapping[int, tuple[tuple[int, int], ...]],
 ) -> LiveFile:
     file = entry.data_file
-    spec_id, partition = file.spec_id or 0, _values(file)
+    spec_id, partition = file.spec_id or 0, partition_values(file)
     return LiveFile(
         path=file.file_path,
         size=file.file_size_in_bytes,

@@ -38,6 +38,8 @@ from icepuffin.ops.table.summaries import snapshot_count
 
 _log = logging.getLogger(__name__)
 _Struct = TypeVar("_Struct", bound=StructProtocol)
+EntryObserver = Callable[[ManifestFile, list[ManifestEntry]], None]
+"""Callback that is given a manifest and all of its entries. Threads call it at once."""
 _TOTAL_FILES = "total-data-files"
 ROW_ID = 2147483540
 """Field id of the column in which data files of v3 have the ids of rows that were copied"""
@@ -113,16 +115,31 @@ def _listed_files(manifests: Iterable[ManifestFile]) -> int | None:
     return total
 
 
-def live_entries(io: FileIO, manifest: ManifestFile, *, columns: Collection[int] | None = None) -> list[ManifestEntry]:
+def live_entries(
+    io: FileIO,
+    manifest: ManifestFile,
+    *,
+    columns: Collection[int] | None = None,
+    observe: EntryObserver | None = None,
+) -> list[ManifestEntry]:
     """The entries of a manifest that are not deleted. A NaN among partition values is `math.nan`, so it equals others;
     a uuid is a UUID.
 
     columns: field ids of those whose sizes, counts and bounds entries keep, which take most of their memory; None: of
-    all. The size of the column of row ids stays in any case.
+    all. The size of the column of row ids stays in any case. `observe` is given all entries, deleted ones too.
     """
-    entries = _entries(io, manifest, discard_deleted=True, columns=columns)
+    entries = _entries(io, manifest, discard_deleted=observe is None, columns=columns)
+    if observe is not None:
+        observe(manifest, entries)
+        entries = [entry for entry in entries if entry.status != ManifestEntryStatus.DELETED]
     _inherit_row_ids(entries, manifest._data[_LIST_FIELD_PLACES["first_row_id"]])  # noqa: SLF001  as in `field_of`
     return entries
+
+
+def deleted_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
+    """The entries of files that the manifest's snapshot has removed, without statistics of columns."""
+    entries = _entries(io, manifest, discard_deleted=False, columns=())
+    return [entry for entry in entries if entry.status == ManifestEntryStatus.DELETED]
 
 
 def field_of(file: DataFile, name: str) -> Any:

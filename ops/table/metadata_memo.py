@@ -11,7 +11,7 @@ from weakref import finalize
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.statistics import StatisticsFile
+from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,3 +59,9 @@ def snapshots_by_id(metadata: TableMetadata) -> dict[int, Snapshot]:
 def statistics_by_id(metadata: TableMetadata) -> dict[int, StatisticsFile]:
     """Entries of the statistics slots by the ids of their snapshots."""
     return {entry.snapshot_id: entry for entry in reversed(metadata.statistics)}
+
+
+@once_per_metadata
+def partition_statistics_by_id(metadata: TableMetadata) -> dict[int, PartitionStatisticsFile]:
+    """Entries of the files of partition statistics by the ids of their snapshots."""
+    return {entry.snapshot_id: entry for entry in reversed(metadata.partition_statistics)}

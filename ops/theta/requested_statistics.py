@@ -18,6 +18,8 @@ class RequestedStatistics:
     size: Names = None
     frequent: Names = None
     joint: tuple[tuple[str, ...], ...] | None = None
+    partitions: bool = True
+    """Whether a partitioned table has a file of partition statistics, too"""
 
     @property
     def keeps_any(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from icepuffin.ops.binding.bindings import make_lasting
 from icepuffin.ops.binding.commit import reload_table
-from icepuffin.ops.binding.joint_commit import CommitPart
+from icepuffin.ops.binding.joint_commit import CommitPart, commit_together
 from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.steps import RunStep, reached
@@ -18,6 +18,7 @@ from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta.columns import is_enabled
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
 from icepuffin.ops.theta.ndv import counts_for_planners, ndv_at
+from icepuffin.ops.theta.partition_statistics import PartitionStatistics, tally_for, write_partition_statistics
 from icepuffin.ops.theta.publication import FileSketchesVersion, UnpublishedStatistics, settle_folder, write_version
 from icepuffin.ops.theta.requested_statistics import KEPT_UP, RequestedStatistics
 from icepuffin.ops.theta.statistics_slot import NewSketch, damage_of, listed_thetas
@@ -56,12 +57,13 @@ def count_theta_sketches(
     `budget_bytes` bounds the file sketches that are published for the next snapshot, and those that are in memory: a
     larger budget makes removals and deletes cheap to follow, at 32 KiB per file and column at most. `note` counts the
     files over the budget; what the snapshot's sketches count does not depend on it. With `verify`, sketches that are
-    there are read first, and made anew where one is damaged: `note` has that.
+    there are read first, and made anew where one is damaged: `note` has that. A partitioned table gets a file of
+    partition statistics, too, where it has none for the snapshot.
 
     Raises UnknownSnapshotError, also for a derived snapshot, UnsketchableColumnError, EqualityDeletesError,
     TableFaultError, UnsupportedFormatError for a v3 table in a catalog that cannot commit it; what the catalog, the
     storage and the runner raise. No statistics are published then. Where file sketches or the old statistics file
-    are lost, `note` has it: that is no error.
+    are lost, or partition statistics fail, `note` has it: that is no error.
     """
     started = time.perf_counter()
     table, storage = run.table, run.storage
@@ -82,22 +84,30 @@ def count_theta_sketches(
             **all_counts,  # type: ignore[arg-type]
         )
 
-    def unchanged(outcome: ThetaOutcome, **counts: object) -> CountedSketches:
-        done = report(outcome, time.perf_counter() - started, **counts)
-        return CountedSketches(tuple, {}, lambda: done)
+    def unchanged(outcome: ThetaOutcome, of_partitions: PartitionStatistics, **counts: object) -> CountedSketches:
+        seconds = time.perf_counter() - started
+
+        def publish() -> ThetaReport:
+            commit_together(table, of_partitions.parts())
+            words, written, note = of_partitions.result()
+            return report(outcome, seconds, bytes_written=written, partitions=words, note=note, **counts)
+
+        return CountedSketches(of_partitions.parts, {}, publish)
 
     if not is_enabled():
-        return unchanged(ThetaOutcome.OFF)
+        return unchanged(ThetaOutcome.OFF, PartitionStatistics(table, storage))
     store = open_storage(table.location(), storage)
-    plan = plan_sketches(table, snapshot, store, requested)
+    tally = tally_for(table, snapshot_id, storage) if requested.partitions else None
+    plan = plan_sketches(table, snapshot, store, requested, tally.add if tally else None)
     if not plan.statistics:
-        return unchanged(ThetaOutcome.NO_COLUMNS)
+        return unchanged(ThetaOutcome.NO_COLUMNS, write_partition_statistics(table, storage, snapshot, tally))
     damage, is_there = "", is_current(plan, store)
     if is_there and verify and (entry := find_statistics(table, snapshot_id)) is not None:
         damage = damage_of(store, entry)
     if is_there and not damage:
         make_lasting(table, SKETCHES_TAG)
-        return unchanged(ThetaOutcome.CURRENT, files_reused=len(plan.live.files))
+        of_partitions = write_partition_statistics(table, storage, snapshot, tally)
+        return unchanged(ThetaOutcome.CURRENT, of_partitions, files_reused=len(plan.live.files))
 
     from icepuffin.ops.theta.snapshot_sketches import sketch_snapshot  # noqa: PLC0415  numba, if there is work to do
 
@@ -120,33 +130,36 @@ def count_theta_sketches(
         else FileSketchesVersion(table, store, None, "")
     )
     statistics = UnpublishedStatistics(table, storage, snapshot, new, folder)
+    of_partitions = write_partition_statistics(table, storage, snapshot, tally)
     counted_seconds = time.perf_counter() - started
 
     def parts() -> tuple[CommitPart[object], ...]:
-        return (*((statistics.part,) if statistics.is_there() else ()), *version.parts())
+        part = (statistics.part,) if statistics.is_there() else ()
+        return (*part, *version.parts(), *of_partitions.parts())
 
     def publish() -> ThetaReport:
         begun = time.perf_counter()
-        statistics.publish(*version.parts())
+        statistics.publish(*version.parts(), *of_partitions.parts())
         path, bytes_written, version_note = version.result()
+        words, partition_bytes, partition_note = of_partitions.result()
         reached(RunStep.STATISTICS_REGISTERED)
         reload_table(table)
+        notes = plan.earlier.note, sketched.missing.note
         merged = (table.schema().find_column_name(b.metadata.fields[0]) for b in statistics.carried if b.listed)
         return report(
             ThetaOutcome.WRITTEN,
             counted_seconds + time.perf_counter() - begun,
             files_sketched=len(sketched.missing.statistics),
             files_reused=len(plan.live.files) - len(sketched.missing.statistics),
-            bytes_written=statistics.bytes_written + bytes_written,
+            bytes_written=statistics.bytes_written + bytes_written + partition_bytes,
+            partitions=words,
             merged_columns=tuple(filter(None, merged)),
             extended_columns=tuple(
                 it.name for it in plan.statistics if it.kind is Kind.NDV and it.key in sketched.missing.extensions
             ),
             file_sketches_path=path,
             estimate=sketched.estimate,
-            note="; ".join(
-                filter(None, (damage, plan.earlier.note, sketched.missing.note, statistics.note, version_note))
-            ),
+            note="; ".join(filter(None, (damage, *notes, statistics.note, version_note, partition_note))),
         )
 
     return CountedSketches(parts, counted, publish)

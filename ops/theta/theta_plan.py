@@ -17,6 +17,7 @@ from icepuffin.ops.model import LiveFiles, SnapshotId
 from icepuffin.ops.storage import ObjectMissingError, Storage
 from icepuffin.ops.table.blob_kind import SKETCHES_TAG, BlobKind, side_tag
 from icepuffin.ops.table.live_files import live_files, require_resolvable_deletes, require_same_deletes
+from icepuffin.ops.table.manifests import EntryObserver
 from icepuffin.ops.table.snapshots import find_snapshot, require_data_snapshot, table_name
 from icepuffin.ops.tasks.sketches.statistic import Kind, SketchedColumn, Statistic, StatisticKey, kind_of
 from icepuffin.ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before, others_before
@@ -73,7 +74,13 @@ def data_snapshot(table: Table, snapshot_id: SnapshotId) -> Snapshot:
     return find_snapshot(table, snapshot_id)
 
 
-def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, requested: RequestedStatistics) -> SketchPlan:
+def plan_sketches(
+    table: Table,
+    snapshot: Snapshot,
+    store: Storage,
+    requested: RequestedStatistics,
+    observe: EntryObserver | None = None,
+) -> SketchPlan:
     """The plan of a snapshot's sketches, but for those that a later release has made. Reads metadata.
 
     Raises EqualityDeletesError, TableFaultError, UnsketchableColumnError, UnsupportedFormatError, and
@@ -82,7 +89,7 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, requested: R
     require_committable(table)
     for tag in (SKETCHES_TAG, f"{SKETCHES_TAG}-{snapshot.snapshot_id}", side_tag(BlobKind.SKETCHES)):
         own_tag_target(table, tag)
-    live = live_files(table, SnapshotId(snapshot.snapshot_id))
+    live = live_files(table, SnapshotId(snapshot.snapshot_id), observe=observe)
     require_resolvable_deletes(live)
     require_same_deletes(live)
     keys = {file.path: file_key(file, live.location) for file in live.files}

@@ -96,6 +96,8 @@ class ThetaReport(Presentation):
     """Estimate from before the work; None where there was nothing to do"""
     note: str = ""
     """Parts that failed, in words; empty where none did"""
+    partitions: str = ""
+    """File of partition statistics that was written, in words; empty where none was"""
 
     def headline(self) -> str:
         columns = plural(len(self.ndv), "column")
@@ -114,6 +116,7 @@ class ThetaReport(Presentation):
             "action": f"{self.outcome}: {files}{others}",
             "distinct": ", ".join(f"{name} {ndv:,}" for name, ndv in self.ndv.items()),
             "bytes": f"{readable_bytes(self.bytes_written)} written" if self.bytes_written else "",
+            "partitions": self.partitions,
             "time": readable_seconds(self.seconds) + expected,
             "file": self.statistics_path or "",
             "note": self.note,

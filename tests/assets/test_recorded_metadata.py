@@ -11,6 +11,7 @@ import dagster as dg
 import pytest
 from dagster._core.execution.context.invocation import DirectAssetCheckExecutionContext
 from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
 
 from icepuffin.assets.ann_index import _measured_recall, _recall_in_words, _summary, ann_index_asset, layout_result
 from icepuffin.assets.checks import freshness_check, integrity_result, live_recall_check, sketches_check
@@ -141,6 +142,16 @@ def test_runs(table: Table, catalogs: Catalogs, tmp_path: Path) -> None:
     table.delete("id >= 0")
     both("of no rows")
     record("dagster_runs.txt", tmp_path, states)
+
+
+@pytest.mark.parametrize("partitions", [True, False])
+def test_partition_statistics_are_a_choice_of_the_settings(table: Table, catalogs: Catalogs, partitions: bool) -> None:
+    with table.update_spec() as update:
+        update.add_field("section", IdentityTransform())
+    table.append(make_rows(150, 160))
+    spec = TableSpec(SETTINGS.model_copy(update={"statistics": StatisticsSettings(partitions=partitions)}))
+    run_of(theta_sketches_asset(spec), catalogs, table.refresh().metadata.current_snapshot_id)
+    assert len(table.refresh().metadata.partition_statistics) == partitions
 
 
 def result_of(check: dg.AssetChecksDefinition, catalogs: Catalogs) -> dict[str, object]:

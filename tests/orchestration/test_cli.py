@@ -27,6 +27,7 @@ import click
 import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import FloatType, ListType
 
 from icepuffin.ops.binding.bound_versions import index_versions
@@ -1123,3 +1124,14 @@ def test_wrong_settings_are_refused_before_anything_heavy_is_imported(tmp_path: 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "catalog: no such setting" in done.stderr
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("partitions", [True, False])
+def test_partition_statistics_are_a_choice_of_the_settings(run: Run, pages: Lake, partitions: bool) -> None:
+    pages.write_settings(statistics={"partitions": partitions})
+    with pages.table.update_spec() as update:
+        update.add_field("name", IdentityTransform())
+    pages.append(60)
+    said = json.loads(run("refresh", "demo.packages", "--json"))["theta_sketches"]["partitions"]
+    assert said.startswith("7 rows, ") if partitions else said == ""
+    assert len(pages.table.refresh().metadata.partition_statistics) == partitions

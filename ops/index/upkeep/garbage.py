@@ -16,8 +16,10 @@ from icepuffin.ops.index.versions.exported_metadata import SUFFIX
 from icepuffin.ops.model import CREATED_BY, StorageConfig
 from icepuffin.ops.storage import ObjectMissingError, normalize, open_storage
 from icepuffin.ops.table.blob_kind import STATISTICS_FILE_KEY
+from icepuffin.ops.table.metadata_memo import partition_statistics_by_id
 from icepuffin.ops.table.snapshots import require_all_snapshots, table_name
 from icepuffin.ops.table.summaries import summary_of
+from icepuffin.ops.theta.partition_statistics import own_statistics
 from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.errors import PuffinError
 
@@ -25,9 +27,9 @@ OUR_FILES = ("ann-", "theta-")
 """Prefixes of the names, under metadata/, of Puffin files that icepuffin writes."""
 _CUT_OFF = tuple(f".{name}" for name in OUR_FILES)
 """Prefixes of files that a killed process was writing on a local disk"""
-_STATISTICS = re.compile(r"-?\d+-[0-9a-f-]{36}\.stats")
+_STATISTICS = re.compile(r"-?\d+-[0-9a-f-]{36}\.stats|partition-stats--?\d+-[0-9a-f-]{36}\.parquet")
 """Names of statistics files, which Spark gives to its own, too"""
-_CUT_OFF_STATISTICS = re.compile(rf"\.{_STATISTICS.pattern}\.[0-9a-f]{{32}}")
+_CUT_OFF_STATISTICS = re.compile(rf"\.({_STATISTICS.pattern})\.[0-9a-f]{{32}}")
 
 
 def collect_garbage(
@@ -40,10 +42,10 @@ def collect_garbage(
 ) -> GcReport:
     """Delete icepuffin's own files that no metadata references and that are older than the grace period.
 
-    Considers only what icepuffin made: staged objects, `ann-*` and `theta-*` Puffin files, statistics files by their
-    footer and manifest lists of derived snapshots under metadata/, and all that lies in its own folder. A file that a
-    snapshot or statistics slot of the table names is never deleted, nor is the record of a build in vain while the
-    table defines its index. A dry run may count snapshots in `expiring` as gone. Ages are by the store's own clock.
+    Considers only what icepuffin made: staged objects, `ann-*` and `theta-*` Puffin files, statistics files by what is
+    written in them, manifest lists of derived snapshots under metadata/, and all that lies in its own folder. A file
+    that a snapshot or statistics slot of the table names is never deleted, nor is the record of a build in vain while
+    the table defines its index. A dry run may count snapshots in `expiring` as gone. Ages are by the store's own clock.
     Elsewhere, as under a location that the table had, files may be another table's, and stay.
 
     Raises TableFaultError, and what the catalog and the store raise.
@@ -70,6 +72,9 @@ def collect_garbage(
     referenced |= {
         normalize(entry.statistics_path) for entry in table.metadata.statistics if entry.snapshot_id not in expiring
     }
+    # PyIceberg leaves the entries of snapshots that have expired
+    in_slots = (partition_statistics_by_id(table.metadata).get(snapshot.snapshot_id) for snapshot in staying)
+    referenced |= {normalize(entry.statistics_path) for entry in in_slots if entry}
     records = tuple(f"{location}/{current.staging}/{name}/{RECORDS}/" for name in defined_names(table))
     doomed, postponed, freed = [], 0, 0
     for file in ours:
@@ -90,6 +95,8 @@ def collect_garbage(
 
 def _is_created_by_icepuffin(statistics_path: str, storage: StorageConfig) -> bool:
     """Whether a statistics file says that icepuffin made it."""
+    if statistics_path.endswith(".parquet"):
+        return own_statistics(statistics_path, storage) is not None
     try:
         footer = PuffinReader(open_storage(statistics_path, storage).source(statistics_path)).footer
     except (PuffinError, ObjectMissingError):
