@@ -46,8 +46,6 @@ class Layout:
     """f32[Q, D], rows of the table by which this and `across` are to be measured; None: they are not"""
     across: AcrossShards = field(default_factory=AcrossShards)
     """What searches of all shards find"""
-    routing_apart: int = 0
-    """`LayoutFit.steps_apart` when `routing_curve` was measured"""
 
     @property
     def dims(self) -> int:

@@ -117,7 +117,6 @@ def refresh_shards(
         base.sample_curve,
         base.routing_curve,
         across=base.across,
-        routing_apart=base.routing_apart,
     )
     context = BuildContext(run, plan, layout, assign_slots(plan), _small_work(run.runner), memory)
     matches = match_moved_rows(context, base, dead.nodes)
@@ -162,8 +161,7 @@ def refresh_shards(
     )
     files = file_table(plan, context.files, read.rows, dead.removed_rows, _referenced(results))
     if queries is not None:
-        measured = measured_across(layout, queries, results, plan.definition.metric)
-        layout = replace(measured, routing_apart=fit.steps_apart)
+        layout = measured_across(layout, queries, results, plan.definition.metric)
     return ShardSet(layout, files, results, read, sum(shard.live_rows for shard in dissolved), fit)
 
 

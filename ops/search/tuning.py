@@ -150,18 +150,17 @@ def _tells_shards(opened: OpenVersion, rows: int) -> bool:
     """Whether the codebook's curves hold for queries near any row. Centroids of few rows lie so near to these that
     fewer shards are within a slack than for the rows held out, by which it was measured.
     """
-    are_known = fit_of(opened.bound.sizes).steps_apart <= opened.routing_apart
-    return rows >= _ROWS_PER_CENTROID * len(opened.routing.codebook) and are_known
+    return rows >= _ROWS_PER_CENTROID * len(opened.routing.codebook) and not fit_of(opened.bound.sizes).steps_apart
 
 
 def _routing_curves(opened: OpenVersion, rows: int) -> dict[int, tuple[Reach, ...]]:
     """Routing curves by the number of rows that each holds for. The 10 nearest rows of a sample are as far away as many
-    more in the table: the curve of the sample holds for these, while rows are like those of the build.
+    more in the table: the curve of the sample holds for these.
     """
     curves = {k: reaches(opened.routing_curve, k) for k in (MEASURED_K, WIDE_K)}
     curves = {k: points for k, points in curves.items() if points}
     sampled_k = MEASURED_K * rows // max(1, sample_size(rows))
-    if sampled_k > max(curves, default=0) and not opened.routing_apart:
+    if sampled_k > max(curves, default=0):
         curves[sampled_k] = reaches(opened.sample_curve)
     return curves
 

@@ -46,7 +46,6 @@ from icepuffin.ops.index.versions.version_reader import (
     ACROSS_SHARDS,
     COLUMN_NAMES,
     RECALL_CURVES,
-    ROUTING_APART,
     ROUTING_CURVE,
     SAMPLE_CURVE,
     SHARD_RECALL,
@@ -284,7 +283,6 @@ class Assembly:
         names = plan.column_names
         curves = {SAMPLE_CURVE: shard_set.layout.sample_curve, ROUTING_CURVE: shard_set.layout.routing_curve}
         curves[ACROSS_SHARDS] = shard_set.layout.across.text()
-        curves[ROUTING_APART] = str(shard_set.layout.routing_apart or "")
         of_routing = {name: curve for name, curve in curves.items() if curve}
         of_routing |= {COLUMN_NAMES: json.dumps(names)} if names is not None else {}
         if any(any(entry.bytes_by_pack) for entry in entries):  # whose blobs' properties lie elsewhere

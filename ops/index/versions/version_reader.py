@@ -45,11 +45,9 @@ from icepuffin.puffin.types import MAGIC, BlobType, canonical_type
 RECALL_CURVE = "ann.recall_curve"
 SAMPLE_CURVE = "ann.routing_curve"
 ROUTING_CURVE = "ann.routing_curves"
-ROUTING_APART = "ann.routing_apart"
 ACROSS_SHARDS = "ann.recall_across"
 """Properties of shard blobs and of the routing blob: recall curves for choosing search parameters, see
-`icepuffin.ops.recall.curves`. Of the two of routing one was measured in a sample of the rows, and one in the table,
-where rows lay so many `LayoutFit.steps_apart` from the codebook
+`icepuffin.ops.recall.curves`. Of the last two one was measured in a sample of the rows, and one in the table
 """
 RECALL_CURVES = "ann.recall_curves"
 """Property of the routing blob, where shards lie in packs: JSON list of all shards' recall curves"""
@@ -88,8 +86,6 @@ class OpenVersion:
     """Routing curve, measured in the table; empty where every query probes all shards"""
     across: AcrossShards
     """What searches of all shards find"""
-    routing_apart: int = 0
-    """`LayoutFit.steps_apart` when `routing_curve` was measured"""
     column_names: frozenset[str] | None = None
     """Names that the table's name mapping had for the vector column; None where it had none, or this is not recorded"""
     attributes: Mapping[int, BlobMetadata] = field(default_factory=dict, repr=False)
@@ -173,7 +169,6 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         recalls = _shard_recalls(routing, routing_properties)
         sample_curve = routing_properties.get(SAMPLE_CURVE, "")
         routing_curve = routing_properties.get(ROUTING_CURVE, "")
-        routing_apart = int(routing_properties.get(ROUTING_APART, "0"))
         names = routing_properties.get(COLUMN_NAMES)
         column_names = None if names is None else frozenset(map(str, json.loads(names)))
         columns = (*by_type.get(BlobType.ATTRIBUTES, []), *by_type.get(BlobType.TOKENS, []))
@@ -203,7 +198,6 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         sample_curve,
         routing_curve,
         AcrossShards.parse(routing_properties.get(ACROSS_SHARDS, "")),
-        routing_apart,
         column_names,
         attributes,
         included,

@@ -17,7 +17,6 @@ from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index import build, refresh
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.index_layout import Layout
-from icepuffin.ops.index.planning.sizes import LARGEST_SAMPLE
 from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.recall_across import draw_queries, measured_across
 from icepuffin.ops.index.versions.layout_fit import LayoutFit
@@ -26,7 +25,6 @@ from icepuffin.ops.index.versions.version_sizes import fit_of
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.recall import shard_recall
 from icepuffin.ops.search.opening import open_exact, open_index
-from icepuffin.ops.search.tuning import RecallModel, _routing_curves
 from icepuffin.ops.table.live_files import live_files
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, ids_by_query, index_head
@@ -102,43 +100,6 @@ def test_where_rows_of_another_model_have_come_the_recall_is_what_searches_find(
         assert built.recall is not None
         assert report.recall is not None
         assert report.recall < built.recall - 0.15
-
-
-def test_what_was_measured_of_near_shards_holds_for_the_rows_of_then(table_factory: Callable[..., Table]) -> None:
-    """Rows that lie farther from the codebook made every search with a target probe all shards, until a build."""
-    centers = 6 * np.random.default_rng(9).standard_normal((64, 16))
-
-    def clustered(first: int, count: int, noise: float) -> pa.Table:
-        rng = np.random.default_rng(first)
-        vectors = centers[rng.integers(0, 64, count)] + noise * rng.standard_normal((count, 16))
-        column = pa.array(vectors.tolist(), pa.list_(pa.float32()))
-        return make_rows(first, first + count).set_column(3, ROWS.field("embedding"), column)
-
-    def seen() -> tuple[bool, int, bool]:
-        """(whether the distance has grown, steps when the curve was measured, whether the curve counts)."""
-        version = newest(table)
-        return fit(table).steps_apart > 0, version.routing_apart, bool(RecallModel.from_version(version).routing)
-
-    table, definition = table_factory(), replace(DEFINITION, shards=4, target_recall=0.0)
-    table.append(clustered(0, 2_000, 1.0))
-    index_head(table, definition)
-    assert seen() == (False, 0, True)
-    table.append(clustered(2_000, 800, 1.5))
-    index_head(table, definition)
-    steps = fit(table).steps_apart
-    assert seen() == (True, steps, True)
-    rows = table.refresh().scan().to_arrow().sort_by("id")["embedding"].to_pylist()[::20]
-    answer = open_index(table, definition).search(np.array(rows), 10, target_recall=0.9, columns=["id"])
-    exact = open_exact(table, "embedding", Metric.L2).search(np.array(rows), 10, columns=["id"])
-    found, nearest = ids_by_query(answer.rows), ids_by_query(exact.rows)
-    assert np.mean([len({*found[i]} & {*nearest[i]}) / 10 for i in range(len(rows))]) > 0.9
-    assert "every shard" not in str(answer.explain())
-    table.append(clustered(2_800, 250, 4.0))
-    index_head(table, definition)
-    assert seen() == (True, steps, False), "few rows that lie farther are no reason to measure again"
-    assert fit(table).steps_apart > steps
-    many = 100 * LARGEST_SAMPLE
-    assert [max(_routing_curves(replace(newest(table), routing_apart=it), many)) for it in (0, 1)] == [1_000, 100]
 
 
 def test_of_few_rows_as_few_tell_the_recall_as_were_searched_for(
