@@ -302,8 +302,6 @@ def own_statistics(path: str, storage: StorageConfig) -> pa.Table | None:
 
 def _stored(column: pa.Array) -> list[Any]:
     """Values of a field as `_plain` has those of manifests, in which times are numbers."""
-    if isinstance(column, pa.ExtensionArray):
-        column = column.storage
     if pa.types.is_temporal(column.type):
         column = column.view(f"int{column.type.bit_width}")
     return list(map(_plain, column.to_pylist()))

@@ -59,6 +59,10 @@ from icepuffin.ops.theta import partition_statistics
 from icepuffin.ops.theta.partition_statistics import (
     PartitionStatistics,
     PartitionTally,
+    _changes_in_file,
+    _partition_type,
+    _plain,
+    _unified,
     tally_for,
     write_partition_statistics,
 )
@@ -346,7 +350,11 @@ def test_a_run_counts_partitions_beside_the_sketches(catalog: SqlCatalog) -> Non
     assert "partitions" not in again.fields()
 
 
-def test_both_are_in_the_slots_after_the_same_commit(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("by_version", [False, True])
+def test_both_are_in_the_slots_after_the_same_commit(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, by_version: bool
+) -> None:
+    """`by_version`: the commit of an index version takes them along."""
     table = partitioned(catalog)
     first = add_rows(table, 3, 4)
     sent: list[list[str]] = []
@@ -357,7 +365,10 @@ def test_both_are_in_the_slots_after_the_same_commit(catalog: SqlCatalog, monkey
         return through(to, requirements, updates)
 
     monkeypatch.setattr(catalog, "commit_table", commit_table)
-    run(table, first)
+    counted = count_theta_sketches(RunContext(table, STORAGE, ThreadlessRunner()), SnapshotId(first))
+    if by_version:
+        commit_together(table, counted.parts())
+    assert counted.publish().partitions.startswith("2 rows, ")
     (together,) = [actions for actions in sent if "set-statistics" in actions]
     assert "set-partition-statistics" in together
 
@@ -487,9 +498,8 @@ def test_a_partition_field_that_cannot_be_understood_is_a_note(
     with pytest.raises(
         partition_statistics.TableFaultError, match=r"partition field 1000 has a transform of no release"
     ):
-        partition_statistics._partition_type(metadata)
-    type_of = partition_statistics._partition_type
-    monkeypatch.setattr(partition_statistics, "_partition_type", lambda _: type_of(metadata))
+        _partition_type(metadata)
+    monkeypatch.setattr(partition_statistics, "_partition_type", lambda _: _partition_type(metadata))
     report = run(table, first)
     assert report.note.startswith("the partition statistics were not published: partition field 1000")
     assert report.ndv["id"] == 2
@@ -544,18 +554,70 @@ def test_equal_partitions_of_two_specs_are_two_rows_by_spec(catalog: SqlCatalog)
     assert found == [("a", None, 0), ("a", None, 1), ("a", 1, 1)]
 
 
-def test_deletion_vectors_are_counted_apart_from_position_deletes(catalog: SqlCatalog) -> None:
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ({}, {"data_record_count": 7, "data_file_count": 1, "total_data_file_size_in_bytes": 100}),
+        (
+            {"content": DataFileContent.POSITION_DELETES},
+            {"position_delete_record_count": 7, "position_delete_file_count": 1},
+        ),
+        (
+            {"content": DataFileContent.POSITION_DELETES, "file_format": FileFormat.PUFFIN},
+            {"position_delete_record_count": 7, "dv_count": 1},
+        ),
+        (
+            {"content": DataFileContent.EQUALITY_DELETES},
+            {"equality_delete_record_count": 7, "equality_delete_file_count": 1},
+        ),
+    ],
+)
+def test_each_kind_of_file_has_counts_of_its_own(
+    catalog: SqlCatalog, kind: dict[str, Any], expected: dict[str, int]
+) -> None:
     table = partitioned(catalog)
     first = add_rows(table, 3)
     tally = PartitionTally(table.metadata)
-    kinds = {"file_format": FileFormat.PUFFIN}, {"file_format": FileFormat.PARQUET}
-    for number, kind in enumerate(kinds):
-        made = file(table, (3,), content=DataFileContent.POSITION_DELETES, record_count=number + 1, **kind)
-        entry = ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=first, data_file=made)
-        tally.add(ManifestFile.from_args(manifest_path="m", added_snapshot_id=first), [entry])
+    entry = ManifestEntry.from_args(
+        status=ManifestEntryStatus.ADDED, snapshot_id=first, data_file=file(table, (3,), record_count=7, **kind)
+    )
+    tally.add(ManifestFile.from_args(manifest_path="m", added_snapshot_id=first), [entry])
+    tally.add(ManifestFile.from_args(manifest_path="n", added_snapshot_id=first), [entry])
     ((_, partition),) = tally.partitions().items()
-    expected = {"dv_count": 1, "position_delete_file_count": 1, "position_delete_record_count": 3}
-    assert dict(partition.counts) == expected
+    assert partition.counts == {name: 2 * count for name, count in expected.items()}
+
+
+def test_a_removal_is_of_the_snapshot_that_wrote_the_manifest(catalog: SqlCatalog) -> None:
+    """Some writers leave the snapshot that added the file in the entry."""
+    table = partitioned(catalog)
+    first, second = add_rows(table, 3), add_rows(table, 4)
+    tally = PartitionTally(table.metadata)
+    entry = ManifestEntry.from_args(status=ManifestEntryStatus.DELETED, snapshot_id=first, data_file=file(table, (3,)))
+    tally.add(ManifestFile.from_args(manifest_path="m", added_snapshot_id=second), [entry])
+    ((_, partition),) = tally.partitions().items()
+    assert (partition.changed[2], dict(partition.counts)) == (second, {})
+
+
+def test_a_field_has_its_newest_name(catalog: SqlCatalog) -> None:
+    table = catalog.create_table("db.n", COLUMNS, partition_spec=spec_of("text"), properties={"format-version": "2"})
+    add(table, file(table, ("a",)))
+    with table.update_spec() as update:
+        update.rename_field("p_text", "renamed")
+    snapshot_id = add(table, file(table, ("b",)))
+    make(table, snapshot_id)
+    found = [row["partition"] for row in rows_of(table, snapshot_id).to_pylist()]
+    assert found == [{"renamed": "a"}, {"renamed": "b"}]
+
+
+def test_a_field_that_v1_made_void_keeps_the_type_that_it_had(catalog: SqlCatalog) -> None:
+    table = catalog.create_table("db.v", COLUMNS, partition_spec=spec_of("moment"), properties={"format-version": "1"})
+    add(table, file(table, (19_000,)))
+    with table.update_spec() as update:
+        update.remove_field("p_moment")
+    snapshot_id = add(table, file(table, (None,)))
+    make(table, snapshot_id)
+    found = [list(row["partition"].values()) for row in rows_of(table, snapshot_id).to_pylist()]
+    assert found == [[None], [dt.date(2022, 1, 8)]]
 
 
 def removing(catalog: SqlCatalog) -> tuple[Table, list[int]]:
@@ -624,6 +686,22 @@ def test_a_file_that_cannot_be_relied_on_is_passed_over(catalog: SqlCatalog, rea
     make(table, snapshots[4])
     assert read == [snapshots[3], snapshots[1]]
     assert changed_by(table, snapshots[4]) == {"a": snapshots[1], "c": snapshots[4]}
+
+
+def test_partitions_of_every_type_are_found_in_a_file_again(catalog: SqlCatalog) -> None:
+    for number, name in enumerate(KINDS):
+        spec = spec_of(name)
+        table = catalog.create_table(f"db.k{number}", COLUMNS, partition_spec=spec, properties={"format-version": "2"})
+        snapshot_id = add(table, *(file(table, (value,)) for value in (*KINDS[name][2], None)))
+        make(table, snapshot_id)
+        snapshot, kind = find_snapshot(table.refresh(), SnapshotId(snapshot_id)), _partition_type(table.metadata)
+        changes = _changes_in_file(table, STORAGE, snapshot, kind)
+        tally = PartitionTally(table.metadata)
+        live_files(table, SnapshotId(snapshot_id), observe=tally.add)
+        values = _unified(table.metadata, kind, tally.partitions().values())
+        change = (snapshot.timestamp_ms, 0, snapshot_id)
+        assert changes == {(0, tuple(map(_plain, row))): change for row in values}, name
+        assert len(values) == len(KINDS[name][2]) + 1
 
 
 def test_what_is_older_than_every_last_change_is_not_read(
