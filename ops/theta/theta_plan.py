@@ -19,7 +19,14 @@ from icepuffin.ops.table.blob_kind import SKETCHES_TAG, BlobKind, side_tag
 from icepuffin.ops.table.live_files import live_files, require_resolvable_deletes, require_same_deletes
 from icepuffin.ops.table.manifests import EntryObserver
 from icepuffin.ops.table.snapshots import find_snapshot, require_data_snapshot, table_name
-from icepuffin.ops.tasks.sketches.statistic import Kind, SketchedColumn, Statistic, StatisticKey, kind_of
+from icepuffin.ops.tasks.sketches.statistic import (
+    COUNTS_OF_DISTINCT,
+    Kind,
+    SketchedColumn,
+    Statistic,
+    StatisticKey,
+    kind_of,
+)
 from icepuffin.ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before, others_before
 from icepuffin.ops.theta.build_id import build_ids, is_later_others, is_outdated, others_id, sealed_as
 from icepuffin.ops.theta.columns import choose_columns, choose_others, mapped_names, with_mapped_names
@@ -197,6 +204,8 @@ def find_missing(plan: SketchPlan, store: Storage, covered: Mapping[str, Collect
     if are_kept and are_few(values(unkept)):
         for path, keys in unkept.items():
             to_read.setdefault(path, []).extend(keys)
+        twice = {key for keys in unkept.values() for key in keys if kind_of(key) not in COUNTS_OF_DISTINCT}
+        extensions = {key: extension for key, extension in extensions.items() if key not in twice}
     distinct = set(map(frozenset, to_read.values()))
     shared = {keys: tuple(it for it in plan.statistics if it.key in keys) for keys in distinct}
     statistics = {path: shared[frozenset(keys)] for path, keys in to_read.items()}

@@ -31,6 +31,8 @@ FORMATS = {Kind.HISTOGRAM: "histogram/1", Kind.SIZE: "size/1", Kind.FREQUENT: "f
 """First word of the keys of each kind but NDVs, whose keys begin with the type; to be raised when the same rows give
 another sketch
 """
+COUNTS_OF_DISTINCT = (Kind.NDV, Kind.JOINT)
+"""Kinds whose union counts rows once that are in both sketches; of the others each row may be in one alone"""
 TYPES = {
     Kind.NDV: SKETCHED_TYPES,
     Kind.HISTOGRAM: frozenset(HISTOGRAM_TYPES),

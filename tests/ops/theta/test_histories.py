@@ -19,8 +19,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import (
     BinaryType,
+    BooleanType,
+    DateType,
     DecimalType,
     DoubleType,
+    FixedType,
     FloatType,
     IntegerType,
     LongType,
@@ -52,6 +55,9 @@ TYPES = {
     "price": DecimalType(9, 2),
     "at": TimestamptzType(),
     "key": UUIDType(),
+    "day": DateType(),
+    "flag": BooleanType(),
+    "code": FixedType(3),
 }
 SCHEMA = Schema(*(NestedField(i, name, kind, required=False) for i, (name, kind) in enumerate(TYPES.items(), 1)))
 ODD = (0.0, -0.0, float("nan"), float("inf"), 0.5)
@@ -107,6 +113,7 @@ class History:
             "count": number, "id": number * 2**33, "text": "é" * number, "octets": bytes(number),
             "ratio": ODD[number % 5], "weight": ODD[number % 5] if number < 10 else number / 7,
             "price": Decimal(number - 10).scaleb(-2), "at": 10**15 - number, "key": UUID(int=number).bytes,
+            "day": number - 100, "flag": number % 2 == 0, "code": number.to_bytes(3),
         }  # fmt: skip
         return None if self.random.random() < 0.1 else values[name]
 
