@@ -12,14 +12,21 @@ from pyiceberg.table.statistics import StatisticsFile
 from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.storage import Storage
+from icepuffin.ops.storage import ObjectMissingError, Storage
 from icepuffin.ops.table.live_files import ManifestError, live_files
 from icepuffin.ops.table.snapshots import ancestors_from, table_name
 from icepuffin.ops.tasks.sketches.images import Sketch
 from icepuffin.ops.tasks.sketches.statistic import Kind, StatisticKey, fields_of, kind_of
 from icepuffin.ops.theta.build_id import build_ids, is_ours, sealed_as
 from icepuffin.ops.theta.file_sketches import FileKey, file_key
-from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas, others_of, read_others, read_sketches
+from icepuffin.ops.theta.statistics_slot import (
+    counted_for,
+    is_copy,
+    listed_thetas,
+    others_of,
+    read_others,
+    read_sketches,
+)
 from icepuffin.puffin.errors import PuffinError
 
 _log = logging.getLogger(__name__)
@@ -56,12 +63,17 @@ def fields_sketched_before(table: Table, snapshot: Snapshot) -> frozenset[int]:
 
 def others_before(table: Table, store: Storage, snapshot: Snapshot) -> list[tuple[Kind, tuple[int, ...]]]:
     """Kind and field ids of the statistics other than NDVs of the snapshot, or else of its nearest ancestor with
-    sketches of ours. Reads the footer of that file, if it has any. Raises PuffinError, and what the store raises.
+    sketches of ours. Reads the footer of that file, if it has any; a file that is lost or damaged is passed over.
     """
     for candidate in (snapshot, *nearest_ancestors(table, snapshot)):
         statistics = find_statistics(table, SnapshotId(candidate.snapshot_id))
-        if statistics is not None and any(is_ours(blob.properties) for blob in listed_thetas(statistics).values()):
-            others = read_others(store, statistics) if others_of(statistics, candidate) else ()
+        ours = [is_ours(blob.properties) for blob in listed_thetas(statistics).values()]
+        if statistics is not None and any(ours) and not is_copy(statistics):
+            try:
+                others = read_others(store, statistics) if others_of(statistics, candidate) else ()
+            except (ObjectMissingError, PuffinError) as error:
+                _log.warning("%s: which statistics to keep up: %s", table_name(table), error)
+                continue
             return [(kind_of(key), tuple(fields_of(key))) for key in others]
     return []
 

@@ -27,8 +27,17 @@ from icepuffin.ops.model import CREATED_BY
 from icepuffin.ops.storage import ObjectMissingError, Storage
 from icepuffin.ops.storage.base import ObjectSource
 from icepuffin.ops.tasks.sketches.images import Sketch, decode, empty_histogram, encode
-from icepuffin.ops.tasks.sketches.statistic import Kind, Statistic, StatisticKey, kind_of
-from icepuffin.ops.theta.build_id import OTHERS, PROPERTY, is_later, is_ours, is_outdated, others_id, sealed_as
+from icepuffin.ops.tasks.sketches.statistic import Kind, Statistic, StatisticKey, fields_of, kind_of
+from icepuffin.ops.theta.build_id import (
+    OTHERS,
+    PROPERTY,
+    is_later,
+    is_later_others,
+    is_ours,
+    is_outdated,
+    others_id,
+    sealed_as,
+)
 from icepuffin.puffin import BlobMetadata, FileInfo, PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs import theta_blob
 from icepuffin.puffin.blobs.theta_blob import ThetaSketch
@@ -102,8 +111,15 @@ def counted_for(blob: ListedBlob, snapshot: Snapshot) -> bool:
     return (blob.snapshot_id, blob.sequence_number) == (snapshot.snapshot_id, snapshot.sequence_number or 0)
 
 
+def is_copy(statistics: StatisticsFile) -> bool:
+    """Whether an engine may have copied our blobs to a file that does not say what they are: it lists other types."""
+    return any(blob.type != BlobType.THETA.value for blob in statistics.blob_metadata)
+
+
 def others_of(statistics: StatisticsFile | None, snapshot: Snapshot) -> str:
     """`others_id` of what an entry's file has beside NDVs, for this very snapshot; empty where it has nothing."""
+    if statistics is None or is_copy(statistics):
+        return ""
     ours = (blob.properties or {} for blob in listed_thetas(statistics).values() if counted_for(blob, snapshot))
     return next((properties[OTHERS] for properties in ours if OTHERS in properties), "")
 
@@ -138,22 +154,14 @@ def others_in(footer: Footer) -> dict[StatisticKey, OtherSketch]:
     try:
         for number, field_id, counted_as, seal in json.loads(footer.properties.get(OTHERS, "[]")):
             key = int(field_id), str(counted_as)
-            blob = None if number is None else footer.blobs[number]
-            if blob is not None and (blob.type, blob.fields) != (BLOB_TYPES[kind_of(key)], (key[0],)):
+            kind, blob = kind_of(key), None if number is None else footer.blobs[number]
+            fits = kind is Kind.HISTOGRAM if blob is None else (blob.type, blob.fields) == (BLOB_TYPES[kind], key[:1])
+            if kind is Kind.NDV or not fits or next(iter(fields_of(key))) != key[0]:
                 raise ValueError(f"blob {number} is of another kind")  # noqa: TRY301
             others[key] = OtherSketch(str(seal), blob)
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
         raise BadBlobError(f"property {OTHERS!r} does not say what the blobs are: {error}") from error
     return others
-
-
-def _readable_others(footer: Footer) -> dict[StatisticKey, OtherSketch]:
-    """`others_in`, or none, as the log says, where the property lies: their blobs are as another writer's then."""
-    try:
-        return others_in(footer)
-    except BadBlobError as error:
-        _log.warning("%s", error)
-        return {}
 
 
 def read_others(storage: Storage, statistics: StatisticsFile) -> dict[StatisticKey, OtherSketch]:
@@ -171,7 +179,7 @@ def read_sketches(
     source = ObjectSource(storage, statistics.statistics_path)
     reader = PuffinReader(source)
     counted = {b.fields[0]: b for b in reader.footer.of_type(BlobType.THETA) if len(b.fields) == 1}
-    others = others_in(reader.footer)
+    others = others_in(reader.footer) if any(kind_of(key) is not Kind.NDV for key in build_ids) else {}
     sealed: dict[StatisticKey, BlobMetadata | None] = {}
     for key, seal in build_ids.items():
         if kind_of(key) is not Kind.NDV:
@@ -199,13 +207,14 @@ def damage_of(storage: Storage, statistics: StatisticsFile) -> str:
 
     Raises what the storage raises, unless the file is lost.
     """
-    ours = {
-        (i, ""): sealed_as(blob.properties) for i, blob in listed_thetas(statistics).items() if is_ours(blob.properties)
-    }
+    listed = listed_thetas(statistics)
+    ours = {(i, ""): sealed_as(blob.properties) for i, blob in listed.items() if is_ours(blob.properties)}
+    markers = {(blob.properties or {}).get(OTHERS, "") for blob in listed.values()}
+    markers = {marker for marker in markers if marker and not is_later_others(marker)}
     try:
-        if any(OTHERS in (blob.properties or {}) for blob in listed_thetas(statistics).values()):
-            ours |= {key: other.build_id for key, other in read_others(storage, statistics).items()}
-        lacking = ours.keys() - read_sketches(storage, statistics, ours).keys()
+        others = {key: it.build_id for key, it in read_others(storage, statistics).items()} if markers else {}
+        ours |= others
+        lacking = markers - {others_id(others)} or ours.keys() - read_sketches(storage, statistics, ours).keys()
     except (ObjectMissingError, PuffinError) as error:
         return f"{statistics.statistics_path} is damaged: {error}"
     return f"{statistics.statistics_path} lacks sketches that the table lists" if lacking else ""
@@ -222,11 +231,14 @@ def carried_over(
 
     Sketches of `replaced` (type, field id), of dropped columns, and of ours those of an earlier format and the unlisted
     ones are left out. A sketch that cannot be decoded, or has no whole number as `ndv` in the file nor in the table's
-    entry, is copied but no longer listed.
+    entry, is copied but no longer listed. Where the file does not say which of its blobs are ours, all are another's.
     """
     reader = PuffinReader(storage.source(statistics.statistics_path))
-    listed = listed_thetas(statistics)
-    ours = [other.blob for other in _readable_others(reader.footer).values()]
+    listed, ours = listed_thetas(statistics), list[BlobMetadata | None]()
+    try:
+        ours += [other.blob for other in others_in(reader.footer).values()]
+    except BadBlobError as error:
+        _log.warning("%s: %s", statistics.statistics_path, error)
     carried = []
     for blob in reader.footer.blobs:
         if blob in ours or (blob.type, *blob.fields) in replaced:
@@ -243,9 +255,12 @@ def carried_over(
 
 
 def _with_ndv(blob: BlobMetadata, entry: ListedBlob | None) -> BlobMetadata:
-    """The blob with the `ndv` of its entry in the table's metadata, which planners read, where the file has none."""
+    """The blob with the `ndv` of its entry in the table's metadata, which planners read, where the file has none, and
+    without `icepuffin.others`, which is of the file that it was in.
+    """
+    properties = {name: text for name, text in blob.properties.items() if name != OTHERS}
     ndv = (entry.properties or {}).get("ndv") if entry is not None and _describes(entry, blob) else None
-    return blob if ndv is None else replace(blob, properties={"ndv": ndv, **blob.properties})
+    return replace(blob, properties=properties if ndv is None else {"ndv": ndv, **properties})
 
 
 def _describes(entry: ListedBlob, blob: BlobMetadata) -> bool:

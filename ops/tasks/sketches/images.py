@@ -6,7 +6,7 @@ import numpy as np
 
 from icepuffin.ann_kernels.sketches.kll import DEFAULT_K, KllSketch
 from icepuffin.ops.tasks.sketches.statistic import Kind, StatisticKey, fields_of, kind_of
-from icepuffin.puffin.blobs import kll_blob, theta_blob
+from icepuffin.puffin.blobs import frequent_items_blob, kll_blob, theta_blob
 from icepuffin.puffin.blobs.theta_blob import ThetaSketch
 from icepuffin.puffin.errors import BadBlobError
 
@@ -46,9 +46,15 @@ def decode(key: StatisticKey, data: memoryview) -> Sketch:
     """The sketch of a statistic. Raises PuffinError for what is none."""
     kind = kind_of(key)
     if kind is Kind.HISTOGRAM:
-        return kll_blob.decode(data, has_floats(key))
+        histogram = kll_blob.decode(data, has_floats(key))
+        if histogram.k != DEFAULT_K:
+            raise BadBlobError(f"a histogram of k {histogram.k} is not united with those of {DEFAULT_K}")
+        return histogram
     if kind is Kind.SIZE:
         if len(data) != _SIZE.size:
             raise BadBlobError(f"a size has {_SIZE.size} bytes, these are {len(data)}")
         return int(_SIZE.unpack(data)[0])
-    return bytes(data) if kind is Kind.FREQUENT else theta_blob.decode(data)
+    if kind is Kind.FREQUENT:
+        frequent_items_blob.decode(data)
+        return bytes(data)
+    return theta_blob.decode(data)
