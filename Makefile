@@ -1,4 +1,4 @@
-.PHONY: help setup demo lint quick test durations bench mutants clauses nightly flaky fuzz engines trino presto catalogs crowd stores ranges resolve pythons
+.PHONY: help setup demo lint quick test durations bench mutants clauses nightly flaky fuzz engines trino presto planners catalogs crowd stores ranges resolve pythons
 help:
 	@echo "make demo    a table, its snapshots, their sketches and indexes, searches (a few minutes)"
 	@echo "make test    everything CI runs: lint, types, import rules, tests; FILES=tests runs all tests, which takes longer"
@@ -18,6 +18,7 @@ help:
 	@echo "make engines                             which other engines read tables with indexes; fetches 1.5 GB"
 	@echo "make trino                               sketches and indexes as Trino sees them; fetches 540 MB, needs a JDK 24"
 	@echo "make presto                              statistics as Presto reads them; fetches 2 GB"
+	@echo "make planners                            ten queries, as Trino and Spark plan them without statistics and with ours"
 	@echo "make ranges                              a part of the tests at both ends of the version ranges; fetches 1 GB"
 	@echo "make resolve                             what pip and uv choose for each extra, alone and beside the newest Dagster"
 	@echo "make pythons                             a part of the tests on Python 3.12 to 3.14, as far as they are installed"
@@ -35,5 +36,5 @@ fuzz:
 	@sh deploy/bootstrap.sh fuzz --seconds "$(or $(SECONDS),600)" $(if $(SEED),--seed $(SEED))
 test durations:
 	@sh deploy/bootstrap.sh $@ $(FILES)
-setup demo lint quick bench engines trino presto catalogs stores ranges resolve pythons:
+setup demo lint quick bench engines trino presto planners catalogs stores ranges resolve pythons:
 	@sh deploy/bootstrap.sh $@

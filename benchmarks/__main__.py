@@ -27,6 +27,7 @@ LIST = """Benchmarks, each with its own --help:
   python -m benchmarks.cluster        searches on 1, 2 and 4 workers: where shards are kept, batches of queries
   python -m benchmarks.sketches       theta sketches of a file's columns, beside Iceberg on Spark and DuckDB
   python -m benchmarks.sketch_kernels theta sketching without files
+  python -m benchmarks.planners       joins and estimates of Trino, Spark and Presto, without statistics and with ours
   python -m benchmarks.quantizers     k-means and product quantization, beside faiss where it is installed
   python -m benchmarks.scale          one table of any size, end to end, each step in a process of its own
   python -m benchmarks.layout         shards, codebook and bytes of a table's size: arithmetic alone

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | quick | test | check | durations [FILES] | bench | mutants | clauses | nightly | flaky | fuzz | engines | trino | presto | catalogs | crowd CATALOG | stores | ranges | resolve | pythons | charts CHART
+# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | quick | test | check | durations [FILES] | bench | mutants | clauses | nightly | flaky | fuzz | engines | trino | presto | planners | catalogs | crowd CATALOG | stores | ranges | resolve | pythons | charts CHART
 # Needs Debian with Python 3.11. Makes .venv from requirements/lock.txt, finds or gets Java 17. Quick when nothing changed.
 set -eu
 cd "$(dirname "$0")/.."
@@ -437,6 +437,7 @@ case $command in
     stores) setup; stores "$@" ;;
     trino) setup; trino "$@" ;;
     presto) setup; presto "$@" ;;
+    planners) setup; trino_server; python -m benchmarks.planners "$@" ;;
     charts) packages all; charts "$@" ;;
     ranges) setup; ranges "$@" ;;
     resolve) setup; python -m tests.resolve ;;
