@@ -18,9 +18,15 @@ from pyiceberg.table.statistics import BlobMetadata
 import icepuffin
 from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.storage.local_storage import LocalStorage
+from icepuffin.ops.tasks.sketches.statistic import Kind, StatisticKey, kind_of
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta.requested_statistics import RequestedStatistics
+from icepuffin.ops.theta.statistics_slot import BLOB_TYPES, OtherSketch, read_others
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.puffin import PuffinReader
-from icepuffin.puffin.types import BlobType
+from tests.conftest import STORAGE
 from tests.interop.trino_server import TrinoServer
 from tests.ops.theta.foreign import add_unlisted
 from tests.services.rest import rest_catalog
@@ -29,7 +35,7 @@ pytestmark = [pytest.mark.trino, pytest.mark.services]
 
 OURS = {"id", "name"}
 """Columns of `rows` that icepuffin counts unasked; Trino counts `weight`, too"""
-KLL, SIZE, THETA = "presto-kll-sketch-bytes-v1", "presto-sum-data-size-bytes-v1", BlobType.THETA.value
+THETA, KLL, SIZE, FREQUENT, JOINT = BLOB_TYPES.values()
 BARE = """import sys; from pyiceberg.catalog import load_catalog
 print(len(load_catalog("bare", type="rest", uri=sys.argv[1]).load_table(sys.argv[2]).scan().to_arrow()))"""
 
@@ -159,3 +165,30 @@ def test_trino_lists_what_only_a_file_had_and_a_run_puts_it_right(lake: Lake, st
     assert {kind for kind, _ in lake.listed()} == {THETA}
     assert lake.bare_pyiceberg() == str(len(lake.table.scan().to_arrow()))
     assert ({(KLL, 1), (SIZE, 2)} <= lake.stored()) == (statement in COPIED_AND_LISTED)
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_the_next_run_makes_all_kinds_again_that_are_named(lake: Lake, statement: str) -> None:
+    kinds = named_statistics(lake).keys()
+    assert {kind_of(key) for key in kinds} == {Kind.HISTOGRAM, Kind.SIZE, Kind.FREQUENT, Kind.JOINT}
+    assert lake.bare_pyiceberg() == "600"
+    lake.sql(STATEMENTS[statement])
+    others = named_statistics(lake)
+    assert others.keys() == kinds
+    assert {other.blob.snapshot_id for other in others.values() if other.blob} == {lake.head()}
+    assert lake.stored() == {(THETA, 1), (THETA, 2), (KLL, 1), (KLL, 3), (SIZE, 2), (FREQUENT, 2), (JOINT, 1)} | (
+        {(THETA, 3)} if statement == "analyze all" else set()
+    )
+    assert lake.bare_pyiceberg() == str(len(lake.table.scan().to_arrow()))
+
+
+def named_statistics(lake: Lake) -> Mapping[StatisticKey, OtherSketch]:
+    """Count statistics of all kinds of the head; those that are no NDVs."""
+    requested = RequestedStatistics(
+        histogram=("id", "weight"), size=("name",), frequent=("name",), joint=(("id", "name"),)
+    )
+    run = RunContext(lake.table.refresh(), STORAGE, LocalRunner(1))
+    count_theta_sketches(run, SnapshotId(lake.head()), requested=requested).publish()
+    entry = find_statistics(lake.table.refresh(), lake.head())
+    assert entry is not None
+    return read_others(LocalStorage(), entry)

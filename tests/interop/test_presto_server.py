@@ -1,25 +1,34 @@
 """Statistics as Presto's own server reads them. `make presto` fetches it and runs them.
 
 Of the release that Maven has, 0.287, planners read NDVs and data sizes. Histograms came later, as bytes of the type
-`kllsketch`, which this release has in SQL: there it reads the bytes that are to lie in a blob.
+`kllsketch`, which this release has in SQL: there it reads the bytes of our blobs.
 """
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+import datetime as dt
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from datasketches import PyDoublesSerDe, PyLongsSerDe, PyObjectSerDe, kll_items_sketch
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-import icepuffin
+from icepuffin.ops.binding.statistics import find_statistics
+from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.storage.local_storage import LocalStorage
+from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta.requested_statistics import RequestedStatistics
+from icepuffin.ops.theta.theta_materialization import count_theta_sketches
+from icepuffin.puffin import PuffinReader
+from tests.conftest import STORAGE
 from tests.interop.presto_server import PrestoServer
-from tests.ops.theta.foreign import add_unlisted
 
 pytestmark = pytest.mark.trino
 
-KLL, SIZE = "presto-kll-sketch-bytes-v1", "presto-sum-data-size-bytes-v1"
+ROWS = 20_000
+KLL = "presto-kll-sketch-bytes-v1"
+WHOLE, REAL = "bigint", "double"
+READ_AS = {"small": WHOLE, "big": WHOLE, "day": WHOLE, "single": REAL, "twice": REAL, "price": REAL}
+"""Items of the sketch of each column, as Presto names their type"""
 
 
 @pytest.fixture(scope="module")
@@ -30,54 +39,78 @@ def presto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrestoServer]:
     server.close()
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Iterator[Table]:
-    catalog = SqlCatalog("test", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory, presto: PrestoServer) -> Iterator[Table]:
+    """A table with all kinds of statistics, which Presto has as `lake.db.t`."""
+    folder = tmp_path_factory.mktemp("table")
+    catalog = SqlCatalog("test", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
     catalog.create_namespace("db")
-    rows = pa.table({"id": list(range(1000)), "name": [f"n{number % 9}" for number in range(1000)]})
-    made = catalog.create_table("db.t", rows.schema)
-    made.append(rows)
-    icepuffin.refresh(made)
-    yield made.refresh()
+    made = catalog.create_table("db.t", rows().schema)
+    made.append(rows())
+    head = made.current_snapshot()
+    assert head is not None
+    requested = RequestedStatistics(
+        histogram=(*READ_AS, "none"), size=("name",), frequent=("name",), joint=(("name", "day"),)
+    )
+    run = RunContext(made, STORAGE, LocalRunner(1))
+    count_theta_sketches(run, SnapshotId(head.snapshot_id), requested=requested).publish()
+    file = made.refresh().metadata_location.rsplit("/", 1)[1]
+    presto.sql(f"CALL lake.system.register_table('db', 't', '{made.location()}', '{file}')")
+    yield made
     catalog.engine.dispose()
 
 
-def register(presto: PrestoServer, table: Table, name: str) -> None:
-    """Show Presto the table as it is now, under a name of its own."""
-    file = table.refresh().metadata_location.rsplit("/", 1)[1]
-    presto.sql(f"CALL lake.system.register_table('db', '{name}', '{table.location()}', '{file}')")
+def rows() -> pa.Table:
+    numbers = range(ROWS)
+    days = [dt.date(2020, 1, 1) + dt.timedelta(days=number % 1000) for number in numbers]
+    return pa.table(
+        {
+            "small": pa.array(numbers, pa.int32()),
+            "big": pa.array([number * 10**12 for number in numbers], pa.int64()),
+            "day": pa.array(days, pa.date32()),
+            "single": pa.array([number / 4 for number in numbers], pa.float32()),
+            "twice": [number / 8 for number in numbers],
+            "price": pa.array(numbers, pa.int64()).cast(pa.decimal128(19, 0)).cast(pa.decimal128(12, 2)),
+            "none": pa.nulls(ROWS, pa.int64()),
+            "name": [f"n{number % 9}" for number in numbers],
+        }
+    )
 
 
-def statistics(presto: PrestoServer, name: str) -> dict[str, tuple[float | None, float | None]]:
-    """(data size, NDV) by column."""
-    return {row[0]: (row[1], row[2]) for row in presto.sql(f"SHOW STATS FOR lake.db.{name}") if row[0]}
+def test_presto_plans_with_our_ndvs_and_sizes_whatever_else_the_file_has(presto: PrestoServer, table: Table) -> None:
+    found = {row[0]: row[1:3] for row in presto.sql("SHOW STATS FOR lake.db.t") if row[0]}
+    assert found["name"] == [2.0 * ROWS, 9.0]
+    assert found["day"] == [None, 1000.0]
+    assert found["small"][1] == pytest.approx(ROWS, rel=0.05)
+    assert presto.sql("SELECT count(*) FROM lake.db.t") == [[ROWS]]
 
 
-def test_presto_plans_with_our_ndvs(presto: PrestoServer, table: Table) -> None:
-    register(presto, table, "counted")
-    assert statistics(presto, "counted") == {"id": (None, 1000.0), "name": (None, 9.0)}
+@pytest.mark.parametrize(("column", "kind"), READ_AS.items())
+def test_presto_reads_our_histograms(presto: PrestoServer, table: Table, column: str, kind: str) -> None:
+    sketch = f"CAST(X'{histograms(table)[column].hex()}' AS kllsketch({kind}))"
+    texts = f"sketch_kll_quantile({sketch}, 0.25), sketch_kll_rank({sketch}, sketch_kll_quantile({sketch}, 0.75))"
+    ((quartile, rank),) = presto.sql(f"SELECT {texts}")
+    ((below, rows_in_all),) = presto.sql(f"SELECT count_if({as_item(column)} <= {quartile}), count(*) FROM lake.db.t")
+    assert below / rows_in_all == pytest.approx(0.25, abs=0.02)
+    assert rank == pytest.approx(0.75, abs=0.02)
 
 
-def test_presto_reads_blobs_that_no_entry_lists(presto: PrestoServer, table: Table) -> None:
-    blobs = [(KLL, 1, kll(range(1000), PyLongsSerDe()), {}), (SIZE, 2, b"", {"data_size": "2000"})]
-    add_unlisted(table, blobs)
-    register(presto, table, "sized")
-    assert statistics(presto, "sized") == {"id": (None, 1000.0), "name": (2000.0, 9.0)}
-    assert presto.sql("SELECT count(*) FROM lake.db.sized") == [[1000]]
+def test_a_column_without_values_has_no_histogram(table: Table) -> None:
+    assert histograms(table).keys() == READ_AS.keys()
 
 
-@pytest.mark.parametrize(("kind", "serde", "step"), [("bigint", PyLongsSerDe, 1), ("double", PyDoublesSerDe, 0.25)])
-def test_presto_reads_a_histogram(presto: PrestoServer, kind: str, serde: type[PyObjectSerDe], step: float) -> None:
-    image = kll([number * step for number in range(1000)], serde())
-    sketch = f"CAST(X'{image.hex()}' AS kllsketch({kind}))"
-    asked = f"SELECT sketch_kll_quantile({sketch}, 0.5), sketch_kll_rank({sketch}, CAST({100 * step} AS {kind}))"
-    ((median, rank),) = presto.sql(asked)
-    assert median == pytest.approx(500 * step, rel=0.05)
-    assert rank == pytest.approx(0.1, abs=0.02)
+def as_item(column: str) -> str:
+    """A column's value as an item of its sketch, in SQL."""
+    return f"date_diff('day', DATE '1970-01-01', {column})" if column == "day" else column
 
 
-def kll(values: Iterable[float], serde: PyObjectSerDe) -> bytes:
-    sketch = kll_items_sketch(200)
-    for value in values:
-        sketch.update(value)
-    return bytes(sketch.serialize(serde))
+def histograms(table: Table) -> dict[str, bytes]:
+    """Bytes of the blobs of histograms in the file of the head, by column."""
+    head = table.current_snapshot()
+    assert head is not None
+    entry = find_statistics(table, head.snapshot_id)
+    assert entry is not None
+    reader = PuffinReader(LocalStorage().source(entry.statistics_path))
+    blobs = [blob for blob in reader.footer.blobs if blob.type == KLL]
+    assert all((blob.properties, blob.snapshot_id) == ({}, head.snapshot_id) for blob in blobs)
+    return {table.schema().find_column_name(blob.fields[0]) or "": bytes(reader.read_blob(blob)) for blob in blobs}
