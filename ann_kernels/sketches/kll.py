@@ -47,7 +47,8 @@ def capacity(k: int, levels: int) -> int:
 @cache
 def _level_capacity(k: int, depth: int) -> int:
     """Capacity of a level that has `depth` levels above it: k * (2/3)^depth, rounded as DataSketches rounds."""
-    return max(MIN_CAPACITY, ((2 * k << depth) // 3**depth + 1) // 2)
+    rounded: int = ((2 * k << depth) // 3**depth + 1) // 2
+    return max(MIN_CAPACITY, rounded)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
