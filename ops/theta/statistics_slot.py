@@ -229,9 +229,10 @@ def carried_over(
 ) -> tuple[CarriedBlob, ...]:
     """The blobs that a new statistics file must take over from the one in the slot.
 
-    Sketches of `replaced` (type, field id), of dropped columns, and of ours those of an earlier format and the unlisted
-    ones are left out. A sketch that cannot be decoded, or has no whole number as `ndv` in the file nor in the table's
-    entry, is copied but no longer listed. Where the file does not say which of its blobs are ours, all are another's.
+    Sketches of `replaced` (type, field id), of dropped columns, of ours those of an earlier format and the unlisted
+    ones, and stale ones of other kinds are left out. A sketch that cannot be decoded, or has no whole number as `ndv`
+    in the file nor in the table's entry, is copied but no longer listed. Where the file does not say which of its blobs
+    are ours, all are another's.
     """
     reader = PuffinReader(storage.source(statistics.statistics_path))
     listed, ours = listed_thetas(statistics), list[BlobMetadata | None]()
@@ -241,7 +242,7 @@ def carried_over(
         _log.warning("%s: %s", statistics.statistics_path, error)
     carried = []
     for blob in reader.footer.blobs:
-        if blob in ours or (blob.type, *blob.fields) in replaced:
+        if blob in ours or (blob.type, *blob.fields) in replaced or _is_stale(blob, statistics):
             continue
         if blob.type == BlobType.THETA and len(blob.fields) == 1:
             if blob.fields[0] not in current_fields or is_outdated(blob.properties):
@@ -252,6 +253,16 @@ def carried_over(
         else:
             carried.append(CarriedBlob(blob, reader.read_blob_range(blob, 0, blob.length), listed=False))
     return tuple(carried)
+
+
+def _is_stale(blob: BlobMetadata, statistics: StatisticsFile) -> bool:
+    """Whether a blob is a copy that another engine made of ours, or of Presto's kind and of another snapshot: Presto
+    looks for the snapshot that it names, which may have expired.
+    """
+    kind = next((kind for kind, type_ in BLOB_TYPES.items() if type_ == blob.type), None)
+    if kind in (Kind.FREQUENT, Kind.JOINT):
+        return True
+    return kind in (Kind.HISTOGRAM, Kind.SIZE) and blob.snapshot_id != statistics.snapshot_id
 
 
 def _with_ndv(blob: BlobMetadata, entry: ListedBlob | None) -> BlobMetadata:

@@ -164,7 +164,8 @@ def test_trino_lists_what_only_a_file_had_and_a_run_puts_it_right(lake: Lake, st
     icepuffin.refresh(lake.table.refresh())
     assert {kind for kind, _ in lake.listed()} == {THETA}
     assert lake.bare_pyiceberg() == str(len(lake.table.scan().to_arrow()))
-    assert ({(KLL, 1), (SIZE, 2)} <= set(lake.stored())) == (statement in COPIED_AND_LISTED)
+    of_the_head = statement in COPIED_AND_LISTED - {"optimize"}  # whose copies name the snapshot before
+    assert ({(KLL, 1), (SIZE, 2)} & set(lake.stored()) != set()) == of_the_head
 
 
 @pytest.mark.parametrize("statement", STATEMENTS)

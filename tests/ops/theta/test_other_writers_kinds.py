@@ -55,12 +55,17 @@ def blobs_of(table: Table) -> Blobs:
 
 
 def write(
-    table: Table, blobs: Blobs, properties: Mapping[str, str] = {}, *, lists: Callable[[str], bool] = THETA.__eq__
+    table: Table,
+    blobs: Blobs,
+    properties: Mapping[str, str] = {},
+    *,
+    lists: Callable[[str], bool] = THETA.__eq__,
+    of: int | None = None,
 ) -> None:
-    """Take the slot of the head."""
+    """Take the slot of the head. of: snapshot that the blobs name."""
     snapshot, sink = table.refresh().current_snapshot(), io.BytesIO()
     assert snapshot is not None
-    about = {"snapshot_id": snapshot.snapshot_id, "sequence_number": snapshot.sequence_number or 0}
+    about = {"snapshot_id": of or snapshot.snapshot_id, "sequence_number": snapshot.sequence_number or 0}
     writer, listed = PuffinWriter(sink), []
     for type_, fields, data, own in blobs:
         writer.add_blob(type_, fields=fields, data=data, codec="zstd" if data else None, properties=own, **about)
@@ -137,6 +142,21 @@ def test_a_listing_that_lies_is_reported_and_counted_anew(
     assert require_exact(table, current(table)).keys() == all_of
     assert "does not say what the blobs are" in note
     assert "does not say what the blobs are" in caplog.text
+
+
+def test_copies_that_an_engine_made_of_our_blobs_are_dropped(table: Table) -> None:
+    """As Trino's optimize makes them, and Presto ends where the snapshot that they name has expired."""
+    append(table, 0, 300)
+    count(table, ALL)
+    copies = [blob for blob in blobs_of(table) if blob[0] != THETA]
+    append(table, 300, 400)
+    off = RequestedStatistics(None, (), (), (), ())
+    write(table, [*copies, ("another-engine-v1", (1,), b"own", {})], of=7)
+    count(table, off)
+    assert {kind for kind, _, _, _ in blobs_of(table)} == {THETA, "another-engine-v1"}
+    write(table, copies)
+    count(table, off)
+    assert {kind for kind, _, _, _ in blobs_of(table)} == {THETA, KLL, SIZE}, "of this snapshot, as Presto's own are"
 
 
 def test_the_blobs_of_other_engines_are_carried_over_and_replaced_where_we_make_that_kind(table: Table) -> None:
