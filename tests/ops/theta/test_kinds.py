@@ -1,5 +1,6 @@
 """Statistics of every kind: those of a snapshot's live rows, at every snapshot, whatever happens to the table."""
 
+from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,6 +29,7 @@ from tests.ops.theta.brute_force import all_kinds, possible, require_exact
 from tests.ops.theta.conftest import SCHEMA as TABLE
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, current
 from tests.ops.theta.test_histories import SCHEMA, History
+from tests.ops.theta.test_sketch_budget import FourAtOnceRunner
 
 
 def count(table: Table, requested: RequestedStatistics = KEPT_UP, **options: Any) -> ThetaReport:
@@ -154,6 +156,22 @@ def test_of_an_ancestor_no_row_counts_twice_where_its_files_are_read_again_to_be
         append(table, start, start + 100)
         count(table, requested)
         require_exact(table, current(table))
+
+
+def test_the_parts_of_a_file_that_several_tasks_return_are_kept_as_one(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icepuffin.ops.theta.snapshot_sketches.PART_ROWS", 500)
+    properties = {"format-version": "2", "write.parquet.row-group-limit": "300"}
+    table, runner = catalog.create_table("db.p", TABLE, properties=properties), FourAtOnceRunner()
+    append(table, 0, 3_000)
+    append(table, 3_000, 3_100)
+    count(table, all_kinds(("name", "size")), runner=runner)
+    tasks_of = [{part.file.path for part in task.file_parts} for task in runner.tasks]
+    assert max(Counter(path for paths in tasks_of for path in paths).values()) > 1
+    table.delete("id >= 3050")
+    assert count(table).files_reused == 1
+    require_exact(table, current(table))
 
 
 def test_budgets_change_nothing_of_what_is_counted(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,7 @@ JUNK: dict[str, Callable[[list[Any]], Any]] = {
     "other columns": with_text('histogram/1 {"77": "long"}'),
     "columns of no number": with_text('histogram/1 {"x": "long"}'),
     "an unknown kind": with_text("later/1 {}"),
+    "an NDV": lambda listing: [[0, 1, "long", "x"], *listing],
 }
 
 
