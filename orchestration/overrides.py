@@ -134,7 +134,7 @@ def _sets_value_at(text: str, path: Sequence[str | int]) -> bool:
 
 def _overridden(raw: Any, path: list[str], annotation: Any, text: str, name: str) -> Any:
     """`raw` with the value of the variable at `path`, which may be empty."""
-    is_text_or_list = {str, tuple} <= {get_origin(kind) or kind for kind in _choices(annotation)}
+    is_text_or_list = {str, tuple} <= {get_origin(kind) or kind for kind in map(plain_type, _choices(annotation))}
     annotation = plain_type(annotation)
     fields = annotation.model_fields if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
     named = get_args(annotation)[1] if get_origin(annotation) in (dict, Mapping) else None

@@ -13,6 +13,7 @@ from icepuffin.ops import cache
 from icepuffin.ops.cache import CacheSettings, cache_settings, process_cache
 from icepuffin.ops.index.definitions.index_definition import INDEX_PARAMETERS
 from icepuffin.ops.model import MAX_GRACE_HOURS
+from icepuffin.ops.theta.requested_statistics import RequestedStatistics
 from icepuffin.orchestration import overrides
 from icepuffin.orchestration import settings as module
 from icepuffin.orchestration.engines import engine_of, spark_conf, use_shard_cache
@@ -347,7 +348,31 @@ def test_a_kind_of_statistics_takes_all_columns_none_or_names(
     monkeypatch.setenv("ICEPUFFIN__TABLES__T__STATISTICS__NDV", text)
     of_variable = loaded(file, table).tables["t"].statistics
     assert in_file == of_variable
-    assert (in_file.keeps_ndv, in_file.ndv_columns) == (keeps, columns)
+    assert (in_file.keeps_ndv, in_file.requested.ndv) == (keeps, columns)
+
+
+def test_each_kind_of_statistics_is_read_from_file_and_environment(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {
+        "ndv": '["id"]',
+        "histogram": '["price", "day"]',
+        "size": "*",
+        "frequent": '["country"]',
+        "joint": '[["country", "city"], ["a", "b", "c"]]',
+    }
+    toml = {**values, "size": '"*"'}
+    table = MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\n"
+    written = "".join(f"{key} = {value}\n" for key, value in toml.items())
+    in_file = loaded(file, f"{table}[tables.t.statistics]\n{written}").tables["t"].statistics
+    for key, value in values.items():
+        monkeypatch.setenv(f"ICEPUFFIN__TABLES__T__STATISTICS__{key.upper()}", value)
+    assert loaded(file, table).tables["t"].statistics == in_file
+    assert in_file.requested == RequestedStatistics(
+        ndv=("id",),
+        histogram=("price", "day"),
+        size="*",
+        frequent=("country",),
+        joint=(("country", "city"), ("a", "b", "c")),
+    )
 
 
 def test_json_from_the_environment_is_merged_with_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -474,6 +499,17 @@ def test_variables_of_others_may_begin_with_the_name_of_the_package(
             for value in ("true", "'id'", "[]", "[1]", "''", "{}")
         ),
         ("[tables.t]\ncatalog='lake'\nname='a.b'\nstatistics.hist='*'\n", "statistics.hist: no such setting"),
+        *(
+            (f"[tables.t]\ncatalog='lake'\nname='a.b'\nstatistics.joint={value}\n", 'joint: takes "off", or a list of')
+            for value in ("'*'", "['id']", "[['id']]", "[['id', 'id']]", "[]")
+        ),
+        *(
+            (
+                f"[tables.t]\ncatalog='lake'\nname='a.b'\nstatistics={{ndv='off', {other}}}\n",
+                f"tables.t.statistics: {other.partition('=')[0]} needs ndv of one column at least",
+            )
+            for other in ("size='*'", "joint=[['a', 'b']]")
+        ),
         ("spark = 'local'\n", "spark: takes a table of settings"),
         ("dagster_home = ''\n", "dagster_home: is empty: name a folder, or leave it out"),
         ("[cache]\ndirectory = ''\n", "cache.directory: is empty: name a folder, or leave it out"),
