@@ -31,6 +31,7 @@ ORDER = (
     "drop_index",
     "gc",
     "read_ndv",
+    "read_statistics",
     "metrics",
     "write_report",
     "SqlSession",

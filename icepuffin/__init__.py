@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from icepuffin.ops.spark.table_function import register_vector_search
     from icepuffin.ops.sql.sql_session import SqlSession
     from icepuffin.ops.theta.ndv import read_ndv
+    from icepuffin.ops.theta.snapshot_statistics import read_statistics
     from icepuffin.orchestration.component import IcepuffinTableComponent, build_defs
 
 _HOMES = {
@@ -63,6 +64,7 @@ _HOMES = {
     "metrics": "icepuffin.ops.metrics",
     "drop_index": "icepuffin.ops.index.definitions.ddl",
     "read_ndv": "icepuffin.ops.theta.ndv",
+    "read_statistics": "icepuffin.ops.theta.snapshot_statistics",
     "write_report": "icepuffin.assets.report.report_file",
     "SqlSession": "icepuffin.ops.sql.sql_session",
     "knn_join": "icepuffin.ops.spark.knn_join",
@@ -103,6 +105,7 @@ __all__ = [
     "open_index",
     "plan",
     "read_ndv",
+    "read_statistics",
     "refresh",
     "register_vector_search",
     "tune",

@@ -86,11 +86,11 @@ class KllSketch:
         found = np.where(shares == 0, np.asarray(self.minimum, items.dtype), found)
         return np.where(shares == 1, np.asarray(self.maximum, items.dtype), found)
 
-    def ranks(self, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """The share of the values that are at most each of `values`."""
-        items, below = self._cumulative()
-        at_most = np.concatenate([[0], below])[np.searchsorted(items, np.asarray(values), side="right")]
-        return at_most / max(1, self.count)
+    def ranks(self, values: npt.ArrayLike, *, below: bool = False) -> npt.NDArray[np.float64]:
+        """The share of the values that are at most each of `values`, or that are less."""
+        items, up_to = self._cumulative()
+        places = np.searchsorted(items, np.asarray(values), side="left" if below else "right")
+        return np.concatenate([[0], up_to])[places] / max(1, self.count)
 
     def _cumulative(self) -> tuple[Values, npt.NDArray[np.int64]]:
         """All items in order, and the number of values up to and with each."""

@@ -1,6 +1,6 @@
 """Errors of `icepuffin.ops.theta`."""
 
-from icepuffin.ops.errors import ArgumentError
+from icepuffin.ops.errors import ArgumentError, FileDamageError
 
 
 class ThetaError(ArgumentError):
@@ -9,3 +9,7 @@ class ThetaError(ArgumentError):
 
 class UnsketchableColumnError(ThetaError):
     """Raised when a column that is to get a sketch does not exist, or has a type without sketches."""
+
+
+class LostStatisticsError(FileDamageError):
+    """Raised when the statistics file that a table's entry names is not there."""

@@ -23,6 +23,7 @@ from icepuffin.ops.theta.ancestry import nearest_ancestors
 from icepuffin.ops.theta.build_id import is_later, is_ours, is_outdated
 from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
 from icepuffin.ops.theta.theta_report import ColumnNdv, ThetaStatistics
+from icepuffin.puffin import BlobMetadata as StoredBlob
 from icepuffin.puffin import DistinctCount
 
 _LONG = 2**63
@@ -74,7 +75,7 @@ def ndv_at(table: Table, snapshot_id: SnapshotId, schema: Schema) -> ThetaStatis
         column = schema.find_column_name(field_id)
         ndv = ndv_property(blob)
         if column is not None and ndv is not None:
-            fresh, why = _freshness(blob, data)
+            fresh, why = freshness(blob, data)
             entries[column] = ColumnNdv(column, field_id, ndv, fresh, why, is_ours(blob.properties))
     return ThetaStatistics(
         name, SnapshotId(data.snapshot_id), entries, statistics.statistics_path if statistics else None
@@ -126,7 +127,7 @@ def is_sketched(snapshot: Snapshot, statistics: StatisticsFile | None) -> bool:
     )
 
 
-def ndv_property(blob: BlobMetadata) -> int | None:
+def ndv_property(blob: BlobMetadata | StoredBlob) -> int | None:
     """The `ndv` property as a number; None where it is absent or no number (Trino writes whole numbers as text)."""
     try:
         ndv = int(float((blob.properties or {})["ndv"]))
@@ -151,7 +152,8 @@ def _newest_statistics(table: Table) -> StatisticsFile | None:
     return max(listing, key=lambda entry: times[entry.snapshot_id], default=None)
 
 
-def _freshness(blob: BlobMetadata, snapshot: Snapshot) -> tuple[bool, str]:
+def freshness(blob: BlobMetadata, snapshot: Snapshot) -> tuple[bool, str]:
+    """(whether a listed sketch is fresh for a snapshot, why)."""
     remedy = "materialise the sketches again"
     if is_outdated(blob.properties):
         return False, f"counted in an earlier format, for snapshot {blob.snapshot_id}; {remedy}"

@@ -188,10 +188,11 @@ def read_sketches(
         elif key[0] in counted and sealed_as(counted[key[0]].properties) == seal:
             sealed[key] = counted[key[0]]
     source.fetch([(blob.offset, blob.length) for blob in sealed.values() if blob is not None and blob.length])
-    return {key: _sketch_in(reader, key, blob) for key, blob in sealed.items()}
+    return {key: sketch_in(reader, key, blob) for key, blob in sealed.items()}
 
 
-def _sketch_in(reader: PuffinReader, key: StatisticKey, blob: BlobMetadata | None) -> Sketch:
+def sketch_in(reader: PuffinReader, key: StatisticKey, blob: BlobMetadata | None) -> Sketch:
+    """The sketch of a statistic from its blob, None for a histogram without values. Raises PuffinError."""
     if blob is None:
         return empty_histogram(key)
     if kind_of(key) is not Kind.SIZE:
