@@ -1,6 +1,7 @@
 """Estimates of the work of sketching a snapshot, learned from measurements of earlier snapshots."""
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,8 @@ def estimate_work(run: "RunContext", plan: SketchPlan, missing: MissingSketches)
     files = plan.live.by_path()
     rows = {path: files[path].record_count for path in missing.statistics}
     values = sum(rows[path] * len(statistics) for path, statistics in missing.statistics.items())
-    per_file = sum(_sketch_bytes(plan, file.record_count) for file in plan.live.files)
+    lengths = Counter(file.record_count for file in plan.live.files)
+    per_file = sum(number * _sketch_bytes(plan, length) for length, number in lengths.items())
     seconds, rates = _predicted(run, values)
     return ThetaEstimate(
         outcome=ThetaOutcome.WRITTEN,
