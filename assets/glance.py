@@ -12,6 +12,7 @@ from icepuffin.assets.newest_snapshots import TimeLinePoint
 from icepuffin.ops.messages import plural
 from icepuffin.ops.presentation import printable
 from icepuffin.ops.search.overview import Overview, ShardState
+from icepuffin.ops.tasks.sketches.histogram_values import ValueHistogram, text_of
 
 INLINE_CHARACTERS = 999
 """The longest Markdown that Dagster's UI shows at once"""
@@ -24,6 +25,8 @@ _PLAIN = " !'()*,-./:;=@_~"
 """Characters of a drawing that its address has as they are, beside letters and digits"""
 _BARS = 60
 """Bars of values, at most"""
+_RANGES = 30
+"""Bars of a histogram, at most"""
 _SHARDS = 24
 """Shards that are drawn; of more, the first ones"""
 
@@ -46,6 +49,17 @@ def value_bars(title: str, values: Mapping[str, float]) -> str:
     height = 17 * len(values) + 17
     scale = f"<text x='100' y='{height - 4}' fill='{_LINE}'>log scale</text>"
     return _picture(title, height, f"<path d='{bars}' fill='{_LIVE}'/>{texts}{scale}")
+
+
+def histogram_bars(histogram: ValueHistogram) -> str:
+    """The values of a column as bars side by side, with the values at both ends, as Markdown. There are values."""
+    bars = histogram.bars(_RANGES)
+    highest, width = max(bar.share for bar in bars) or 1.0, 400 // len(bars)
+    heights = [round(64 * bar.share / highest) for bar in bars]
+    drawn = "".join(f"M{width * place} 72v-{height}h{width}V72" for place, height in enumerate(heights))
+    low, high = (html.escape(printable(text_of(value), 20)) for value in (bars[0].low, bars[-1].high))
+    texts = f"<text y='88'>{low}</text><text x='{width * len(bars)}' y='88' text-anchor='end'>{high}</text>"
+    return _picture("the middle 99 % of the values", 94, f"<path d='{drawn}' fill='{_LIVE}'/>{texts}")
 
 
 def version_glance(overview: Overview) -> str | None:

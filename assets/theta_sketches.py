@@ -7,19 +7,26 @@ from typing import Any
 import dagster as dg
 
 from icepuffin.assets.derived_asset import derived_asset
-from icepuffin.assets.glance import time_line_metadata, value_bars
+from icepuffin.assets.glance import histogram_bars, time_line_metadata, value_bars
 from icepuffin.assets.metadata import bullet_list, details, kept_metadata, plain_text, plotted, when_and_how
-from icepuffin.assets.newest_snapshots import SKETCHES, seconds_of, time_line
+from icepuffin.assets.newest_snapshots import SKETCHES, row_counts, seconds_of, time_line
 from icepuffin.assets.partitions import snapshot_of
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
+from icepuffin.ops.tasks.sketches.statistic import Kind
 from icepuffin.ops.tasks.task_runner import RunContext
+from icepuffin.ops.theta.snapshot_statistics import SnapshotStatistics, names_others, statistics_at
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaOutcome, ThetaReport
 
 _MAX_PLOTTED_COLUMNS = 6
-"""Columns whose numbers of distinct values are plotted over snapshots: the first ones. The picture has all"""
+"""Columns whose distinct values are plotted over snapshots, and of whose histograms quantiles are: the first ones of
+each. The picture of distinct values has all
+"""
+_Metadata = dict[str, dg.MetadataValue[Any]]
+_PLOTTED_RANKS = (0.05, 0.5, 0.95)
+_WORDS = {Kind.SIZE: "bytes of values", Kind.FREQUENT: "most frequent", Kind.JOINT: "distinct together"}
 
 
 def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
@@ -59,17 +66,48 @@ def sketches_metadata(run: RunContext, report: ThetaReport, spec: TableSpec) -> 
         report = replace(report, seconds=seconds_of(points, report.seconds))
     line = time_line_metadata(points)
     fields = {name: text for name, text in report.fields().items() if name not in ("distinct", "file")}
+    statistics = _others(run, report)
+    for kind, columns, statistic in statistics.rows() if statistics else ():
+        if kind in (Kind.SIZE, Kind.FREQUENT, Kind.JOINT):
+            value, error = statistic.words()
+            known = f"{', '.join(columns)}: {value}" + (f" ({error})" if error != "exact" else "")
+            fields[_WORDS[kind]] = "; ".join(filter(None, (fields.get(_WORDS[kind]), known)))
     words = {
         "summary": bullet_list({"snapshot": when_and_how(snapshot), **fields}),
         "outcome": dg.MetadataValue.text(str(report.outcome)),
     }
     if not any(report.ndv.values()):
         return {**line, **words}
+    pictures, quantiles = _of_histograms(statistics)
     return {
         **line,
         "distinct values": dg.MetadataValue.md(value_bars("distinct values", report.ndv)),
+        **pictures,
         **words,
+        **plotted(rows=row_counts(snapshot)[2] if snapshot else None),
         **plotted(**{f"ndv/{column}": report.ndv[column] for column in list(report.ndv)[:_MAX_PLOTTED_COLUMNS]}),
+        **quantiles,
         **plotted(bytes=report.bytes_written, seconds=report.seconds),
         "details": details(report),
     }
+
+
+def _others(run: RunContext, report: ThetaReport) -> SnapshotStatistics | None:
+    """The statistics of all kinds, where the snapshot has some beside NDVs."""
+    is_there = report.outcome in (ThetaOutcome.WRITTEN, ThetaOutcome.CURRENT)
+    if not is_there or not names_others(run.table, report.snapshot_id):
+        return None
+    return statistics_at(run.table, report.snapshot_id, run.table.schema(), run.storage)
+
+
+def _of_histograms(statistics: SnapshotStatistics | None) -> tuple[_Metadata, _Metadata]:
+    """(pictures of the first histograms, their quantiles, of dates as days since 1970)."""
+    pictures, numbers = _Metadata(), dict[str, float]()
+    shown = list(statistics.histogram.items())[:_MAX_PLOTTED_COLUMNS] if statistics else []
+    for column, histogram in shown:
+        if histogram.count:
+            pictures[f"values of {column}"] = dg.MetadataValue.md(histogram_bars(histogram))
+            quantiles = map(float, histogram.sketch.quantiles(_PLOTTED_RANKS))
+            labels = (f"quantile/{column}/p{100 * rank:.0f}" for rank in _PLOTTED_RANKS)
+            numbers |= dict(zip(labels, quantiles, strict=True))
+    return pictures, plotted(**numbers)

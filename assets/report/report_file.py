@@ -31,8 +31,8 @@ def write_report(
     """Write a page on a table, as one HTML file: snapshots, index versions, recall by cost, shards, sizes, distinct
     values, and what is behind.
 
-    Reads metadata, and of each index its map and the columns in `filters`, and no vectors. The page needs no other file
-    and no network.
+    Reads metadata, statistics files of more than distinct values, and of each index its map and the columns in
+    `filters`, and no vectors. The page needs no other file and no network.
 
     Parameters
     ----------

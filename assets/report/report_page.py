@@ -18,6 +18,8 @@ from icepuffin.ops.model import CREATED_BY, Action
 from icepuffin.ops.recall.curves import Width
 from icepuffin.ops.recall.measured_points import MeasuredPoint
 from icepuffin.ops.search.overview import Overview
+from icepuffin.ops.tasks.sketches.histogram_values import text_of
+from icepuffin.ops.theta.snapshot_statistics import SnapshotStatistics
 
 MAX_SHARDS = 500
 """Shards in a table, at most: the first ones"""
@@ -27,6 +29,8 @@ _OPERATIONS = {"append": "a", "overwrite": "b", "replace": "c", "delete": "d"}
 """Class of a bar by the operation of its snapshot"""
 _COVERAGE = {"made": ("a", 20), "missing": ("d", 10), "nothing to make": ("e", 3)}
 """Class and height of a cell"""
+_RANGES = 60
+"""Bars of a histogram, at most"""
 _TOP_VALUES = 6
 """Values that are named below their bars"""
 _PART_STYLES = "abcdeab"
@@ -65,6 +69,7 @@ def report_page(report: TableReport) -> str:
         _time_line(report),
         (_index(index, report) for index in report.indexes),
         _distinct(report),
+        _other_statistics(report.statistics) if report.statistics else None,
     )
     footer = element("footer", element("p", f"{CREATED_BY}. A rounded number has its exact value as title."))
     body = element("body", _header(report), element("main", parts), footer, element("script", SCRIPT))
@@ -303,6 +308,27 @@ def _distinct(report: TableReport) -> Markup | None:
     note = "Estimates by theta sketches: exact up to 4,096 values; above that bars are 95 % intervals."
     grid = element("div", figures[:MAX_COLUMNS], class_="grid")
     return _section("Distinct values", element("p", note), grid, _table("Distinct values by column", columns, lines))
+
+
+def _other_statistics(statistics: SnapshotStatistics) -> Markup:
+    """Statistics of the head by kind, and its histograms as bars."""
+    figures = []
+    for name, values in statistics.histogram.items():
+        ranges = values.bars(_RANGES)
+        of = plural(values.count, "value")
+        bars = [
+            Bar(f"{text_of(it.low)} to {text_of(it.high)}: {readable_share(it.share)}", (("a", it.share),))
+            for it in ranges
+        ]
+        if ranges:
+            ends = text_of(ranges[0].low), text_of(ranges[-1].high)
+            text = element("p", f"The middle 99 % of {of}; error of a share: {values.words()[1]}")
+            figures.append(_figure(name, text, bar_chart(bars, Axes(f"Shares of the values of {name}", ends=ends))))
+    grid, *notes = statistics.grids()
+    lines = [[PageCell(str(cell)) for cell in row] for row in grid.rows]
+    texts = (element("p", f"{note.title}: {line}", class_="card") for note in notes for (line,) in note.rows)
+    drawn = element("div", figures[:MAX_COLUMNS], class_="grid")
+    return _section("Statistics", drawn, _table("Statistics of the newest snapshot", grid.columns, lines), texts)
 
 
 def _histogram(column: ValueCounts) -> Markup:

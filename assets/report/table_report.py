@@ -19,7 +19,9 @@ from icepuffin.ops.index.upkeep.freshness import missing_ref
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.table.snapshots import head_of, table_name
+from icepuffin.ops.theta.errors import LostStatisticsError
 from icepuffin.ops.theta.ndv import ndv_at
+from icepuffin.ops.theta.snapshot_statistics import SnapshotStatistics, names_others, statistics_at
 
 MAX_SNAPSHOTS = 500
 """Snapshots of a page, at most: the newest"""
@@ -57,6 +59,8 @@ class TableReport:
     """Rows of the head by the values of filter columns, by index"""
     distinct: Mapping[str, Mapping[SnapshotId, int]]
     """Numbers of distinct values by column, and by the snapshots that have sketches of their own"""
+    statistics: SnapshotStatistics | None
+    """Statistics of the head, where it has some beside numbers of distinct values"""
     shortfalls: tuple[Shortfall, ...]
 
     def __repr__(self) -> str:
@@ -72,8 +76,8 @@ class TableReport:
 
 
 def table_report(table: Table, spec: TableSpec, storage: StorageConfig) -> TableReport:
-    """What there is to say of a loaded table. Reads metadata, manifests of the head, and of each index its map
-    and the columns in filters.
+    """What there is to say of a loaded table. Reads metadata, manifests of the head, its statistics file where that has
+    more than distinct values, and of each index its map and the columns in filters.
     """
     entries = newest_snapshots(table, spec)
     shown = tuple(reversed(entries[:MAX_SNAPSHOTS]))
@@ -88,6 +92,13 @@ def table_report(table: Table, spec: TableSpec, storage: StorageConfig) -> Table
         indexes.append(index)
     head_id = head_of(table, spec.first_ref)
     head = next((it for it in entries if it.snapshot_id == head_id), None)
+    statistics, lost = None, list[Shortfall]()
+    if head is not None and names_others(table, head.snapshot_id):
+        try:
+            statistics = statistics_at(table, head.snapshot_id, table.schema(), storage)
+        except LostStatisticsError as error:
+            again = f"icepuffin refresh {quote(table_name(table))} --snapshot {head.snapshot_id}"
+            lost.append(Shortfall("Statistics cannot be read", str(error), again, is_fault=True))
     return TableReport(
         table=table_name(table),
         location=table.location(),
@@ -98,7 +109,8 @@ def table_report(table: Table, spec: TableSpec, storage: StorageConfig) -> Table
         indexes=tuple(indexes),
         values=values,
         distinct=_distinct(table, shown),
-        shortfalls=tuple(_shortfalls(table, spec, head, indexes)),
+        statistics=statistics,
+        shortfalls=(*_shortfalls(table, spec, head, indexes), *lost),
     )
 
 

@@ -1,6 +1,7 @@
 """`icepuffin stats`."""
 
 import dataclasses
+import math
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,14 @@ import click
 
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import SnapshotId
-from icepuffin.orchestration.cli.output import print_grid, print_json, print_lines, print_warnings, report_document
+from icepuffin.orchestration.cli.output import (
+    cell,
+    print_grid,
+    print_json,
+    print_lines,
+    print_warnings,
+    report_document,
+)
 from icepuffin.orchestration.cli.table_options import TableContext, metadata_command
 
 if TYPE_CHECKING:
@@ -16,9 +24,14 @@ if TYPE_CHECKING:
 
     from icepuffin.ops.index.upkeep.index_states import IndexState
     from icepuffin.ops.recall.recall_reports import ReportedRecall
+    from icepuffin.ops.theta.snapshot_statistics import HistogramStatistic, SnapshotStatistics
     from icepuffin.ops.theta.theta_report import ThetaStatistics
 
 _NAME_WIDTH = 80
+_DRAWN = 60
+"""Bars of a histogram, at most"""
+_LINES = 4
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
 @click.command("stats")
@@ -29,6 +42,7 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
     and the recall of live queries where readers report it (recall_reports).
 
     The numbers are estimates by theta sketches: exact up to some 4,096 values, within a few percent above.
+    Statistics of other kinds, where the settings ask for any, are shown with what they may be off by.
 
     \b
     Example:
@@ -40,6 +54,7 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
 
     snapshot_id = context.snapshot_id(snapshot)
     statistics = read_ndv(context.table, snapshot)
+    others, lost = _others(context, snapshot, snapshot_id)
     states = context.index_states
     live = {state.definition.name: _live_recall(context, state.definition.name) for state in states}
     if context.as_json:
@@ -51,6 +66,7 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
                 "snapshot_id": str(snapshot_id),
                 "records": rows,
                 **_statistics_document(statistics),
+                **_others_document(others, lost),
                 "indexes": {
                     state.definition.name: _index_document(state, snapshot_id, *live[state.definition.name])
                     for state in states
@@ -58,11 +74,33 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
             }
         )
         return
-    _show_statistics(context.console, context.name, statistics)
+    if others is None:
+        _show_statistics(context.console, context.name, statistics)
+    else:
+        _show_all(context.console, others)
+    print_warnings(context.console, lost)
     for state in states:
         _show_index(context.console, state, snapshot_id, *live[state.definition.name])
     if any(state.lag is None for state in states):
         print_warnings(context.console, [missing_ref(context.table, context.spec.first_ref)])
+
+
+def _others(
+    context: TableContext, snapshot: str | None, snapshot_id: SnapshotId
+) -> tuple["SnapshotStatistics | None", list[str]]:
+    """(the statistics where there are some beside NDVs, the error that kept them from being read)."""
+    from icepuffin.ops.storage import StorageError
+    from icepuffin.ops.table.snapshots import schema_at
+    from icepuffin.ops.theta.errors import LostStatisticsError
+    from icepuffin.ops.theta.snapshot_statistics import names_others, statistics_at
+
+    if not names_others(context.table, snapshot_id):
+        return None, []
+    schema = schema_at(context.table, snapshot)
+    try:
+        return statistics_at(context.table, snapshot_id, schema, context.storage), []
+    except (LostStatisticsError, StorageError) as error:
+        return None, [str(error)]
 
 
 def _live_recall(context: TableContext, index: str) -> tuple["ReportedRecall | None", str]:
@@ -92,6 +130,13 @@ def _statistics_document(statistics: "ThetaStatistics") -> dict[str, object]:
     }
 
 
+def _others_document(others: "SnapshotStatistics | None", lost: list[str]) -> dict[str, object]:
+    """All statistics; nothing where there are NDVs alone."""
+    if others is None:
+        return {"left_out": lost} if lost else {}
+    return {"statistics": others.to_arrow().to_pylist(), "left_out": [*others.left_out]}
+
+
 def _index_document(
     state: "IndexState", snapshot_id: SnapshotId, live: "ReportedRecall | None", why: str
 ) -> dict[str, object]:
@@ -114,6 +159,32 @@ def _show_statistics(console: "Console", table: str, statistics: "ThetaStatistic
     counts, *reasons = statistics.grids()
     print_grid(console, counts, width=_NAME_WIDTH)
     print_lines(console, *(f"not fresh: {reason}" for grid in reasons for (reason,) in grid.rows))
+
+
+def _show_all(console: "Console", others: "SnapshotStatistics") -> None:
+    """The statistics of all kinds, with a picture of each histogram."""
+    all_kinds, *reasons = others.grids()
+    print_grid(console, all_kinds, width=_NAME_WIDTH)
+    for name, histogram in others.histogram.items():
+        title = f"{cell(name, _DRAWN)}, the middle 99 % of {plural(histogram.count, 'value')}"
+        print_lines(console, title, *_drawn(histogram))
+    print_lines(console, *(f"{grid.title}: {reason}" for grid in reasons for (reason,) in grid.rows))
+
+
+def _drawn(histogram: "HistogramStatistic") -> list[str]:
+    """Bars of four lines, with the values at both ends below them."""
+    from icepuffin.ops.tasks.sketches.histogram_values import text_of
+
+    if not (bars := histogram.bars(_DRAWN)):
+        return []
+    highest, last = max(bar.share for bar in bars) or 1.0, len(_EIGHTHS) - 1
+    heights = [math.ceil(_LINES * last * bar.share / highest) for bar in bars]
+    lines = ["".join(_EIGHTHS[min(last, max(0, height - last * line))] for height in heights) for line in range(_LINES)]
+    low, high = text_of(bars[0].low), text_of(bars[-1].high)
+    return [
+        *(f"  {line}".rstrip() for line in reversed(lines)),
+        f"  {low}{high:>{max(len(bars) - len(low), len(high) + 1)}}",
+    ]
 
 
 def _show_index(
