@@ -1,13 +1,12 @@
 """One ANN index of one table: a version per snapshot."""
 
-import warnings
 from dataclasses import asdict, replace
 from shlex import quote
 from typing import Any
 
 import dagster as dg
 
-from icepuffin.assets.derived_asset import derived_asset
+from icepuffin.assets.derived_asset import check_per_snapshot, derived_asset
 from icepuffin.assets.glance import time_line_metadata, version_glance
 from icepuffin.assets.metadata import (
     MAX_TABLE_ROWS,
@@ -19,7 +18,7 @@ from icepuffin.assets.metadata import (
     when_and_how,
 )
 from icepuffin.assets.newest_snapshots import seconds_of, time_line
-from icepuffin.assets.partitions import snapshot_of, snapshot_partitions
+from icepuffin.assets.partitions import snapshot_of
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.binding.measurements import recall_drift, recall_history
@@ -161,13 +160,6 @@ def version_drawings(
     return drawings, recall_drift(recall_history(until))
 
 
-def _check_per_snapshot(spec: TableSpec, key: dg.AssetKey, name: str, description: str) -> dg.AssetCheckSpec:
-    """A check with a result per snapshot. Dagster calls partitions of checks a preview, and warns."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dg.PreviewWarning)
-        return dg.AssetCheckSpec(name, asset=key, description=description, partitions_def=snapshot_partitions(spec))
-
-
 def _description(spec: TableSpec, definition: IndexDefinition) -> str:
     """What the index is for, what a partition is, and how it is searched."""
     column = plain_text(f"column {definition.column} of {spec.identifier} ({definition.metric} distance)")
@@ -235,5 +227,5 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
         key,
         make,
         description=_description(spec, definition),
-        check_specs=[_check_per_snapshot(spec, key, name, about) for name, about in checks.items()],
+        check_specs=[check_per_snapshot(spec, key, name, about) for name, about in checks.items()],
     )

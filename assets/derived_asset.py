@@ -1,5 +1,6 @@
 """What is derived from a table's snapshots, as assets: what those of all kinds have in common."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -51,6 +52,13 @@ def derived_asset(spec: TableSpec, key: dg.AssetKey, make: Make, **options: Any)
 
     made: dg.AssetsDefinition = decorate(derived)
     return made
+
+
+def check_per_snapshot(spec: TableSpec, key: dg.AssetKey, name: str, description: str) -> dg.AssetCheckSpec:
+    """A check with a result per snapshot. Dagster calls partitions of checks a preview, and warns."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dg.PreviewWarning)
+        return dg.AssetCheckSpec(name, asset=key, description=description, partitions_def=snapshot_partitions(spec))
 
 
 @contextmanager

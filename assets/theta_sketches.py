@@ -6,7 +6,8 @@ from typing import Any
 
 import dagster as dg
 
-from icepuffin.assets.derived_asset import derived_asset
+from icepuffin.assets.derived_asset import check_per_snapshot, derived_asset
+from icepuffin.assets.drift import drift_result
 from icepuffin.assets.glance import histogram_bars, time_line_metadata, value_bars
 from icepuffin.assets.metadata import bullet_list, details, kept_metadata, plain_text, plotted, when_and_how
 from icepuffin.assets.newest_snapshots import SKETCHES, row_counts, seconds_of, time_line
@@ -43,7 +44,13 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
         return dg.MaterializeResult(
             metadata=kept_metadata(context, spec.theta_key, "statistics_path", metadata) if is_repeat else metadata,
             data_version=dg.DataVersion(str(snapshot_id)),
+            check_results=[drift_result(run.table, snapshot_id, drift, run.storage)] if drift else [],
         )
+
+    drift = spec.settings.statistics.drift
+    about = (
+        "How far has the table moved? Compares distinct values, quantiles and nulls with those of the snapshot before."
+    )
 
     return derived_asset(
         spec,
@@ -55,6 +62,7 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
             "is the key; the time line says when each was written. In a shell: "
             f"{plain_text(f'icepuffin stats {quote(spec.identifier)}')}"
         ),
+        check_specs=[check_per_snapshot(spec, spec.theta_key, "drift", about)] if drift else [],
     )
 
 

@@ -15,7 +15,7 @@ from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDef
 from pydantic import BaseModel, ValidationError
 
 from icepuffin.assets.spec import AssetAttributes, ResourceKeys, slug
-from icepuffin.assets.table_settings import IndexSettings, TableSettings
+from icepuffin.assets.table_settings import IndexSettings, StatisticsSettings, TableSettings
 from icepuffin.ops.errors import IcepuffinError, require_type
 from icepuffin.ops.resources import is_pattern
 from icepuffin.orchestration.discovery import from_text, list_tables, to_text
@@ -208,7 +208,11 @@ class IcepuffinTableComponent(TablesComponent, dg.Resolvable):
     sensor_running: Annotated[bool, _about("Whether the sensor runs from the start.")] = False
     statistics: Annotated[
         Mapping[str, Any],
-        _about("Statistics of columns: which columns have each kind.", {"ndv": "*"}, {"ndv": ["id", "name"]}),
+        _about(
+            f"Statistics of columns, and what of them may drift: {_names(StatisticsSettings)}.",
+            {"ndv": ["id", "name"]},
+            {"histogram": ["price"], "joint": [["country", "city"]], "drift": {"price": 0.1}},
+        ),
     ] = field(default_factory=dict)
     settings: Annotated[
         Mapping[str, Any],

@@ -358,8 +358,9 @@ def test_each_kind_of_statistics_is_read_from_file_and_environment(file: Path, m
         "size": "*",
         "frequent": '["country"]',
         "joint": '[["country", "city"], ["a", "b", "c"]]',
+        "drift": '{"price": 0.1, "*": 1}',
     }
-    toml = {**values, "size": '"*"'}
+    toml = {**values, "size": '"*"', "drift": '{price = 0.1, "*" = 1}'}
     table = MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\n"
     written = "".join(f"{key} = {value}\n" for key, value in toml.items())
     in_file = loaded(file, f"{table}[tables.t.statistics]\n{written}").tables["t"].statistics
@@ -373,6 +374,7 @@ def test_each_kind_of_statistics_is_read_from_file_and_environment(file: Path, m
         frequent=("country",),
         joint=(("country", "city"), ("a", "b", "c")),
     )
+    assert in_file.drift == {"price": 0.1, "*": 1}
 
 
 def test_json_from_the_environment_is_merged_with_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -504,11 +506,15 @@ def test_variables_of_others_may_begin_with_the_name_of_the_package(
             for value in ("'*'", "['id']", "[['id']]", "[['id', 'id']]", "[]")
         ),
         *(
+            (f"[tables.t]\ncatalog='lake'\nname='a.b'\nstatistics.drift={value}\n", "drift: takes numbers over 0")
+            for value in ("0.1", "{id=0}", "{id=-1}", "{id=true}", "{id='1'}", "{id=nan}")
+        ),
+        *(
             (
                 f"[tables.t]\ncatalog='lake'\nname='a.b'\nstatistics={{ndv='off', {other}}}\n",
                 f"tables.t.statistics: {other.partition('=')[0]} needs ndv of one column at least",
             )
-            for other in ("size='*'", "joint=[['a', 'b']]")
+            for other in ("size='*'", "joint=[['a', 'b']]", "drift={id=1}")
         ),
         ("spark = 'local'\n", "spark: takes a table of settings"),
         ("dagster_home = ''\n", "dagster_home: is empty: name a folder, or leave it out"),

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 import icepuffin
+from icepuffin.assets.drift import drift_result
 from icepuffin.assets.glance import INLINE_CHARACTERS, histogram_bars
 from icepuffin.assets.report.report_page import report_page
 from icepuffin.assets.spec import TableSpec
@@ -24,6 +26,7 @@ from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.resources import Catalogs, Engine
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta.requested_statistics import RequestedStatistics
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.orchestration.cli import main
 from tests.conftest import STORAGE
@@ -216,6 +219,7 @@ def run_of(table: Table, folder: Path, **statistics: Any) -> dg.ExecuteInProcess
 def test_a_run_plots_rows_and_quantiles_and_draws_histograms(table: Table, folder: Path) -> None:
     result = run_of(table, folder)
     assert result.success
+    assert not result.get_asset_check_evaluations(), "drift is checked where it is set"
     (event,) = result.get_asset_materialization_events()
     metadata = {name: value.value for name, value in event.materialization.metadata.items()}
     assert metadata["rows"] == 400
@@ -239,6 +243,96 @@ def test_a_picture_of_thirty_bars_is_short_enough_to_be_shown(table: Table) -> N
     assert 300 < len(histogram_bars(histogram)) <= INLINE_CHARACTERS
 
 
+def drift(table: Table, **thresholds: float) -> dg.AssetCheckResult:
+    """The check of the head. `all` stands for `*`."""
+    return drift_result(
+        table.refresh(), head(table), {"*" if key == "all" else key: it for key, it in thresholds.items()}, STORAGE
+    )
+
+
+def words(result: dg.AssetCheckResult) -> dict[str, str]:
+    return {name: str(value.value) for name, value in result.metadata.items()}
+
+
+def test_drift_names_columns_and_figures_that_moved(table: Table) -> None:
+    before = sketched(table)
+    table.overwrite(rows(0, 400, factor=2, nulls=4))
+    sketched(table)
+    result = drift(table, all=0.1)
+    assert (result.passed, result.severity) == (False, dg.AssetCheckSeverity.WARN)
+    shown = words(result)
+    assert shown["drifted"].split("; ") == [
+        "share of nulls of country: 15.0% (15.0% for certain), allowed are 10.0%",
+        "quantiles of price: 50.0% (50.0% for certain), allowed are 10.0%",
+    ]
+    assert shown["compared with"] == f"snapshot {before}, 4 columns"
+    assert drift(table, all=0.51).passed
+    assert drift(table, all=0.1, price=0.6, country=0.16).passed, "a column's own threshold comes first"
+    assert not drift(table, all=0.1, price=0.6).passed
+    assert drift(table, id=0.01).passed
+
+
+def test_drift_of_distinct_values_is_relative(table: Table) -> None:
+    sketched(table)
+    table.append(rows(400, 500))
+    sketched(table)
+    assert words(drift(table, id=0.2))["drifted"].startswith("distinct values of id: 25.0% (25.0% for certain)")
+    assert drift(table, id=0.25).passed
+
+
+def test_what_sketches_may_be_off_by_is_no_drift(table: Table) -> None:
+    """The same rows in another order and other files give other samples: none of the difference is certain."""
+    numbers = np.random.default_rng(5).permutation(60_000)
+    table.overwrite(rows(0, 60_000).take(numbers))
+    before = sketched(table)
+    table.overwrite(rows(0, 60_000).take(numbers[::-1]).slice(0, 59_990))
+    now = sketched(table)
+    ones, others = (icepuffin.read_statistics(table, it).histogram["price"] for it in (before, now))
+    assert 2 / 60_000 < ones.distance(others) < 2 * ones.rank_error
+    assert drift(table, price=1e-9, id=1e-9).passed
+
+
+def test_drift_says_what_it_cannot_compare(table: Table) -> None:
+    assert words(drift(table, all=0.1)) == {"not compared": "no snapshot before has sketches"}
+    before = sketched(table, histogram="off", frequent="off")
+    table.append(rows(400, 401))
+    sketched(table)
+    shown = words(drift(table, price=0.1, none=0.1))
+    assert shown["not compared"].split("; ") == [
+        "quantiles of price",
+        "share of nulls of price",
+        "distinct values of none",
+        "quantiles of none",
+        "share of nulls of none",
+    ]
+    assert words(drift(table, all=0.1))["not compared"] == "day", "it has a histogram now, and had nothing before"
+    entry = find_statistics(table, before)
+    assert entry is not None
+    Path(entry.statistics_path.removeprefix("file://")).unlink()
+    lost = drift(table, all=0.1)
+    assert lost.passed
+    assert f"the statistics file of snapshot {before} is lost" in words(lost)["not compared"]
+
+
+def test_statistics_of_an_ancestor_are_not_taken_for_the_snapshots_own(table: Table) -> None:
+    sketched(table)
+    table.overwrite(rows(0, 400, factor=9))
+    result = drift(table, price=0.01)
+    assert result.passed
+    assert words(result)["not compared"].startswith("distinct values of price; quantiles of price")
+
+
+def test_a_run_checks_drift_where_it_is_set(table: Table, folder: Path) -> None:
+    (first,) = run_of(table, folder, drift={"price": 0.1}).get_asset_check_evaluations()
+    assert (first.check_name, first.passed) == ("drift", True)
+    assert "no snapshot before" in str(first.metadata["not compared"].value)
+    table.overwrite(rows(0, 400, factor=2))
+    (second,) = run_of(table, folder, drift={"price": 0.1}).get_asset_check_evaluations()
+    assert (second.passed, second.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert str(second.description).startswith("quantiles of price: 50.0%")
+    assert second.partition == str(head(table))
+
+
 def test_the_report_draws_histograms_and_lists_each_kind(table: Table) -> None:
     sketched(table)
     report = icepuffin.write_report(table, "report.html")
@@ -251,3 +345,27 @@ def test_the_report_draws_histograms_and_lists_each_kind(table: Table) -> None:
         assert text in part
     without = report_page(replace(report, statistics=None))
     assert 'aria-label="Statistics"' not in without
+
+
+def test_definitions_of_a_project_take_each_key(folder: Path) -> None:
+    catalog = {"name": "lake", "type": "sql", "uri": f"sqlite:///{folder}/catalog.db"}
+    statistics = {**KINDS, "drift": {"price": 0.1, "*": 1}}
+    component = icepuffin.IcepuffinTableComponent.from_attributes_dict(
+        attributes={"catalog": catalog, "table": "db.t", "statistics": statistics}
+    )
+    (of_yaml,) = component.table_settings.tables.values()
+    assert of_yaml.statistics.requested == RequestedStatistics(
+        ndv=("id", "country", "price"),
+        histogram=("price", "day"),
+        size="*",
+        frequent=("country",),
+        joint=(("country", "day"),),
+    )
+    assert of_yaml.statistics.drift == statistics["drift"]
+    definitions = icepuffin.build_defs(catalog, "db.t", statistics=statistics)
+    checks = {key.name for key in definitions.resolve_asset_graph().asset_check_keys}
+    assert checks == {"integrity", "drift"}
+    bare = icepuffin.build_defs(catalog, "db.t", statistics=KINDS)
+    assert {key.name for key in bare.resolve_asset_graph().asset_check_keys} == {"integrity"}
+    with pytest.raises(icepuffin.errors.SettingsError, match=r"statistics\.joint: takes \"off\", or a list of lists"):
+        icepuffin.build_defs(catalog, "db.t", statistics={"joint": ["country", "day"]})
