@@ -177,7 +177,8 @@ class Releases(RuleBasedStateMachine):
             self._refused(release, "refresh", index=index)
         before = own_snapshots(self.table.refresh().metadata).keys()
         bits = {"bits": 2 if newly else 0} if release == NEWER else {}
-        if not all(self._reads(release, name) for name in indexes):
+        leaves_out = index is None and len(indexes) < len(self.indexes)  # as it says in the end
+        if leaves_out or not all(self._reads(release, name) for name in indexes):
             self._refused(release, "refresh", index=index)
         elif indexes or index is None:
             self._do(release, "refresh", index=index, **bits)
@@ -234,7 +235,8 @@ class Releases(RuleBasedStateMachine):
             self.releases[name].ask(command, **arguments)
         for name, (command, _) in runs.items():
             answer = self.releases[name].answer()
-            is_refused = command == "refresh" and name != NEWER and unread and _LATER in answer.error
+            is_refused = command == "refresh" and any(it in unread or not self._knows(name, it) for it in self.indexes)
+            is_refused = is_refused and name != NEWER and _LATER in answer.error
             assert not answer.error or is_refused or not _LOST_RACES.isdisjoint(answer.kinds), answer
         self._note_unreadable(before, False)
         if NEWER not in runs:
