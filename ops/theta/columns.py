@@ -99,6 +99,8 @@ def choose_others(
                 f"of {', '.join(sorted(TYPES[kind]))}; these are: {', '.join(possible) or 'none'}"
             )
         for together in names:
+            if len({*together}) < len(together):
+                raise UnsketchableColumnError(f"statistics.{kind} names a column twice: {', '.join(together)}")
             chosen = tuple(sorted((columns[name] for name in together), key=lambda column: column.field_id))
             if all(type_name_of(column.type) in TYPES[kind] for column in chosen):
                 yield kind, chosen

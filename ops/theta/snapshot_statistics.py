@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Ranks of the quantiles that are listed of each histogram"""
+_LONG = 2**63
+"""Bound of the numbers of an Arrow table"""
 _SHOWN_VALUES = 3
 _WIDTH = 20
 """Letters of a name or value in a line on a statistic, at most"""
@@ -317,6 +319,9 @@ class _FoundStatistics:
         ids = key[:1] if kind is Kind.NDV else tuple(fields_of(key))
         columns = tuple(filter(None, map(self._schema.find_column_name, ids)))
         if len(columns) < len(ids):
+            return
+        if ndv is not None and ndv >= _LONG:
+            self.left_out.append(f"{kind} of {', '.join(columns)}: no count is {ndv}")
             return
         try:
             sketch, type_ = sketch_in(reader, key, blob), str(self._schema.find_type(ids[0]))

@@ -144,7 +144,7 @@ def count_theta_sketches(
         words, partition_bytes, partition_note = of_partitions.result()
         reached(RunStep.STATISTICS_REGISTERED)
         reload_table(table)
-        notes = plan.earlier.note, sketched.missing.note
+        notes = plan.note, plan.earlier.note, sketched.missing.note
         merged = (table.schema().find_column_name(b.metadata.fields[0]) for b in statistics.carried if b.listed)
         return report(
             ThetaOutcome.WRITTEN,

@@ -54,6 +54,8 @@ class SketchPlan:
     earlier: EarlierSketches
     schema: Schema
     """Schema of the snapshot"""
+    note: str
+    """Statistics that are left out, in words; empty where none are"""
 
     @property
     def version_id(self) -> str:
@@ -102,9 +104,14 @@ def plan_sketches(
     keys = {file.path: file_key(file, live.location) for file in live.files}
     earlier = open_earlier_sketches(table, store, snapshot)
     schema = table.schemas().get(live.schema_id, table.schema())
-    statistics = _choose(table, store, snapshot, schema, requested, earlier)
+    statistics, note = _choose(table, store, snapshot, schema, requested, earlier), ""
+    if len(keys) < len(live.files):  # each file is read and kept once
+        left_out = {it.name for it in statistics if it.kind not in COUNTS_OF_DISTINCT}
+        statistics = tuple(it for it in statistics if it.kind in COUNTS_OF_DISTINCT)
+        if left_out:
+            note = f"a data file is listed twice: {', '.join(sorted(left_out))} have NDVs and joint counts alone"
     seals = build_ids(live.table_uuid, (statistic.key for statistic in statistics), keys.values())
-    return SketchPlan(table, snapshot, live, keys, statistics, seals, earlier, schema)
+    return SketchPlan(table, snapshot, live, keys, statistics, seals, earlier, schema, note)
 
 
 def _choose(

@@ -270,7 +270,7 @@ def test_the_time_line_of_an_index_and_of_sketches_has_what_was_made_and_what_it
     assert list(nothing) == ["time line", "summary", "outcome"]
     page = sketches_metadata(run, sketched, spec)
     assert list(page)[:4] == ["time line", "distinct values", "summary", "outcome"]
-    assert numbers_of(page) == ["ndv/id", "ndv/name", "ndv/section", "bytes", "seconds"]
+    assert numbers_of(page) == ["rows", "ndv/id", "ndv/name", "ndv/section", "bytes", "seconds"]
     assert len(page) <= 15
 
 

@@ -62,7 +62,10 @@ class FrequentAccumulator:
                 loss = int(np.partition(numbers, -CAPACITY - 1)[-CAPACITY - 1])
                 kept = np.flatnonzero(numbers > loss)
                 values, numbers = values.take(pa.array(kept)), numbers[kept] - loss
-            self._add(dict(zip(_texts(values, iceberg_type), numbers.tolist(), strict=True)), loss)
+            counts_by_text: Counter[str] = Counter()  # NaNs of different bits have one text
+            for text, number in zip(_texts(values, iceberg_type), numbers.tolist(), strict=True):
+                counts_by_text[text] += number
+            self._add(counts_by_text, loss)
 
     def merge(self, image: bytes) -> None:
         """Add all that a sketch has seen. Raises FrequentImageError where it is none."""
@@ -102,7 +105,7 @@ def _texts(values: pa.Array, iceberg_type: str) -> list[str]:
         plain = values.cast(pa.timestamp(values.type.unit)).cast(pa.string())
         return [text.replace(" ", "T") + zone for text in plain.to_pylist()]
     octets = values.cast(pa.large_string()).cast(pa.large_binary()).to_pylist()
-    return [_short(value.decode(errors="replace")) for value in octets]
+    return [_short(value.decode(errors="backslashreplace")) for value in octets]
 
 
 def _short(text: str) -> str:

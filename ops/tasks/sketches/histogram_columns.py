@@ -7,14 +7,14 @@ from icepuffin.ann_kernels.sketches.kll import KllAccumulator
 from icepuffin.ops.tasks.sketches.canonical_columns import canonical_chunks, stored_values
 from icepuffin.ops.tasks.sketches.sketch_types import HISTOGRAM_TYPES, SketchTypeError, type_name_of
 
-_MAX_LONG_DIGITS = 18
-"""Digits of the decimals whose lower half says all"""
+_MAX_EXACT_DIGITS = 15
+"""Digits of the decimals whose unscaled values are doubles, so that one division rounds once"""
 
 
 def update_histogram(accumulator: KllAccumulator, array: pa.Array | pa.ChunkedArray, iceberg_type: str) -> None:
     """Add a column's values to a sketch of `HISTOGRAM_TYPES[type name]`; nulls and NaNs are left out.
 
-    A date is its days since 1970, a decimal of up to 15 digits the double next to it. `array` as in `canonical_chunks`.
+    A date is its days since 1970, a decimal the double next to it. `array` as in `canonical_chunks`.
     Raises SketchTypeError for other types and data.
     """
     type_name = type_name_of(iceberg_type)
@@ -32,7 +32,7 @@ def update_histogram(accumulator: KllAccumulator, array: pa.Array | pa.ChunkedAr
 
 
 def _as_doubles(array: pa.Array) -> pa.Array:
-    """Arrow's cast multiplies by a power of ten, and makes -9.950000000000001 of -9.95; a division rounds once."""
-    if array.type.precision > _MAX_LONG_DIGITS:
-        return array.cast(pa.float64())
+    """The double next to each: Arrow's cast multiplies by a power of ten, and makes -9.950000000000001 of -9.95."""
+    if array.type.precision > _MAX_EXACT_DIGITS:
+        return array.cast(pa.string()).cast(pa.float64())
     return pa.array(stored_values(array, "<i8", 2)[::2] / 10.0**array.type.scale)

@@ -131,7 +131,7 @@ class ValueHistogram:
 
 
 def _are_long(numbers: Sequence[Any]) -> bool:
-    return all(isinstance(number, int) and -(2**63) <= number < 2**63 for number in numbers)
+    return all(isinstance(number, int | np.integer) and -(2**63) <= int(number) < 2**63 for number in numbers)
 
 
 def text_of(value: Any) -> str:

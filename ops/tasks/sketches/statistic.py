@@ -45,7 +45,8 @@ _KINDS = {text: kind for kind, text in FORMATS.items()}
 
 _LONGEST = {Kind.NDV: 24 + 8 * DEFAULT_K, Kind.HISTOGRAM: 14 << 10, Kind.SIZE: 8, Kind.FREQUENT: 30 << 10}
 """Bytes of the longest image of each kind, about"""
-_PER_ROW = 8
+_SMALL = {Kind.HISTOGRAM: (96, 8), Kind.FREQUENT: (40, 76)}
+"""Bytes of an image beside its values, and of each of these, where they are not those of a theta sketch"""
 
 
 def kind_of(key: StatisticKey) -> Kind:
@@ -55,8 +56,9 @@ def kind_of(key: StatisticKey) -> Kind:
 
 def image_bound(key: StatisticKey, rows: int) -> int:
     """Bytes of the image of a statistic of so many rows, at most."""
-    longest = _LONGEST[Kind.NDV if (kind := kind_of(key)) is Kind.JOINT else kind]
-    return min(longest, 24 + _PER_ROW * rows)
+    kind = kind_of(key)
+    beside, per_row = _SMALL.get(kind, (24, 8))
+    return min(_LONGEST.get(kind, _LONGEST[Kind.NDV]), beside + per_row * rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ from icepuffin.ops.table.live_files import (
 )
 from icepuffin.ops.table.manifests import (
     ROW_ID,
+    EntryObserver,
     _inherit_row_ids,
     _listed_files,
     _with_statistics_of,
@@ -289,9 +290,11 @@ def test_bounds_of_the_keys_of_deletes_tell_which_files_these_are_about(
     """Manifests of data files are read after those of deletes, where they are large."""
     reads: list[Collection[int] | None] = []
 
-    def read(io: FileIO, manifest: ManifestFile, *, columns: Collection[int] | None) -> list[ManifestEntry]:
+    def read(
+        io: FileIO, manifest: ManifestFile, *, columns: Collection[int] | None, observe: EntryObserver | None
+    ) -> list[ManifestEntry]:
         reads.append(columns)
-        return live_entries(io, manifest, columns=columns)
+        return live_entries(io, manifest, columns=columns, observe=observe)
 
     monkeypatch.setattr(live_files_module, "live_entries", read)
     monkeypatch.setattr(live_files_module, "_READ_AT_ONCE", 1 << 20 if at_once else 0)

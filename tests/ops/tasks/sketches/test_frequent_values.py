@@ -16,6 +16,7 @@ from icepuffin.ops.tasks.sketches.frequent_values import (
     frequent_values,
 )
 from icepuffin.ops.tasks.sketches.sketch_types import SketchTypeError
+from icepuffin.ops.tasks.sketches.statistic import image_bound
 from icepuffin.puffin.blobs.frequent_items_blob import CAPACITY, FrequentImageError, decode
 from tests.ops.tasks.sketches.columns import HELD
 
@@ -100,7 +101,7 @@ def test_of_a_long_text_the_start_and_a_hash_are_kept() -> None:
 
 def test_bytes_that_are_no_text_are_counted_all_the_same() -> None:
     array = pa.array([b"a\xff", b"a\xff", b"b"]).view(pa.string())
-    assert [value[:2] for value in frequent_values(image_of(array, "string"))] == [("a\ufffd", 2), ("b", 1)]
+    assert [value[:2] for value in frequent_values(image_of(array, "string"))] == [("a\\xff", 2), ("b", 1)]
 
 
 @settings(max_examples=40)
@@ -153,3 +154,19 @@ def test_other_types_and_images_are_refused() -> None:
         FrequentAccumulator().merge(b"")
     with pytest.raises(FrequentImageError, match="at least 8 bytes"):
         frequent_values(b"")
+
+
+def test_values_of_one_text_are_counted_together() -> None:
+    nans = np.array([0x7FF8000000000000, 0xFFF8000000000000], np.uint64).view(np.float64)
+    image = image_of(pa.array([nans[0], nans[1], nans[1], 1.0]), "double")
+    assert decode(image).lower_bounds == {"nan": 3, "1": 1}
+
+
+@pytest.mark.parametrize("iceberg", ["string", "long", "decimal(38, 2)"])
+def test_an_image_is_within_its_bound(iceberg: str) -> None:
+    """By which tasks are given shares of the budget."""
+    arrow = {"string": pa.string(), "long": pa.int64(), "decimal(38, 2)": pa.decimal128(38, 2)}[iceberg]
+    for rows in (0, 1, 2, 10, 384, 5_000):
+        values = [f"{number:0>70}" for number in range(rows)]
+        array = pa.array(values if iceberg == "string" else range(rows)).cast(arrow)
+        assert len(image_of(array, iceberg)) <= image_bound((1, f"frequent/1 {iceberg}"), rows)

@@ -15,6 +15,7 @@ from icepuffin.ops.tasks.sketches.sketch_types import (
     SketchTypeError,
     type_name_of,
 )
+from icepuffin.ops.tasks.sketches.statistic import image_bound
 from icepuffin.puffin.blobs.kll_blob import encode
 from tests.ops.tasks.sketches.columns import HELD
 
@@ -78,3 +79,21 @@ def test_other_types_are_refused_by_name(name: str) -> None:
 def test_data_of_another_type_are_refused() -> None:
     with pytest.raises(SketchTypeError, match="Arrow data of type string is not Iceberg's int"):
         sketch_of(pa.array(["a"]), "int")
+
+
+@given(st.lists(st.integers(-(10**30), 10**30), max_size=50), st.sampled_from([(38, 2), (38, 18), (19, 4), (16, 2)]))
+def test_a_decimal_is_the_double_next_to_it(unscaled: list[int], form: tuple[int, int]) -> None:
+    precision, scale = form
+    values = [Decimal(number % 10**precision - 10 ** (precision - 1)).scaleb(-scale) for number in unscaled]
+    fitting = [value for value in values if len(value.as_tuple().digits) <= precision]
+    sketch = sketch_of(pa.array(fitting, pa.decimal128(precision, scale)), f"decimal({precision}, {scale})")
+    assert sketch.levels[0].tolist() == sorted(map(float, fitting))
+
+
+@pytest.mark.parametrize("iceberg", ["long", "double"])
+def test_an_image_is_within_its_bound(iceberg: str) -> None:
+    """By which tasks are given shares of the budget."""
+    for rows in (0, 1, 2, 10, 512, 600, 5_000, 300_000):
+        values = np.random.default_rng(rows).permutation(rows)
+        array = pa.array(values).cast({"long": pa.int64(), "double": pa.float64()}[iceberg])
+        assert len(encode(sketch_of(array, iceberg))) <= image_bound((1, f"histogram/1 {iceberg}"), rows)

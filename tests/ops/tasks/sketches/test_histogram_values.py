@@ -127,3 +127,10 @@ def test_what_has_no_rank_is_refused() -> None:
         of.quantiles([1.1])
     assert of.ranks([10**30, -(10**30), 1.5]) == pytest.approx([1, 0, 1 / 3])
     assert (of.fraction_between(3, 1), of.fraction_between(2)) == (0, pytest.approx(2 / 3))
+
+
+@pytest.mark.parametrize("number", [int, np.int64, np.uint64])
+def test_whole_numbers_are_compared_as_such_whoever_made_them(number: Any) -> None:
+    base = 2**60
+    ids = histogram("long", [base + item for item in range(100)])
+    assert ids.fraction_between(number(base), number(base + 9)) == pytest.approx(0.1)
