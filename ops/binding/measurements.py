@@ -12,6 +12,8 @@ from icepuffin.ops.table.summaries import finite_number, whole_number
 EARLIER_VERSIONS = 5
 """Number of measured versions, the newest ones, that an estimate learns from"""
 _OWN_KEYS = ("action", "runner", "threads", "seconds", "recall")
+LEFT_OUT = "left_out"
+"""Amount, of theta sketches: number of data files whose sketches are over the budget"""
 _MAX_SECONDS = 1e9
 """Seconds that no run takes: thirty years"""
 

@@ -18,6 +18,7 @@ from icepuffin.ops.binding.derived_snapshots import Binding, NewPack
 from icepuffin.ops.binding.errors import BindingError, LostRaceError
 from icepuffin.ops.binding.files_folder import FilesFolder, folder_of, remember_folder
 from icepuffin.ops.binding.joint_commit import CommitPart, commit_together
+from icepuffin.ops.binding.measurements import LEFT_OUT
 from icepuffin.ops.binding.pack_upkeep import expire_packs_if_possible
 from icepuffin.ops.binding.statistics import StatisticsPart, find_statistics
 from icepuffin.ops.errors import IcepuffinError
@@ -280,7 +281,7 @@ def write_version(
         footer_size=info.footer_size,
         expected_ref=expected,
         max_ref_age_ms=LASTING_MS if tag == SKETCHES_TAG else SIDE_TAG_AGE_MS,
-        measurement=measurement,
+        measurement=f"{measurement} {LEFT_OUT}={len(over)}" if over else measurement,
         packs=tuple(pack.holder_id for pack in shared),
         new_packs=new_packs,
         fields=plan.counted,

@@ -5,12 +5,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from pyiceberg.table import Table
+
 from icepuffin.ops.binding.bound_versions import sketch_versions
-from icepuffin.ops.binding.measurements import EARLIER_VERSIONS, Measurement, measured_versions, source_in_words
+from icepuffin.ops.binding.measurements import (
+    EARLIER_VERSIONS,
+    LEFT_OUT,
+    Measurement,
+    measured_versions,
+    source_in_words,
+)
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import LiveFile, SnapshotId, StorageConfig
 from icepuffin.ops.rows.datafile import column_names, open_data_file
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.table.blob_kind import SKETCHES_TAG
 from icepuffin.ops.tasks.sketches.statistic import Statistic, image_bound
 from icepuffin.ops.theta.columns import is_enabled
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
@@ -115,6 +124,12 @@ def measurement_text(values: int, seconds: float, runner: "TaskRunner") -> str:
     return Measurement(type(runner).__name__, runner.task_threads, seconds, {"values": values}).text()
 
 
+def files_over_budget(table: Table) -> int:
+    """Number of data files that the kept sketches of the newest version leave out, for want of room."""
+    newest = (version for version in sketch_versions(table) if SKETCHES_TAG in version.tags)
+    return max((measured.amounts.get(LEFT_OUT, 0) for _, measured in measured_versions(newest)), default=0)
+
+
 def _predicted(run: "RunContext", values: int) -> tuple[float, str]:
     """(seconds, their source in words): those of the default rate, times the median correction of earlier snapshots."""
     runner = run.runner
@@ -122,7 +137,7 @@ def _predicted(run: "RunContext", values: int) -> tuple[float, str]:
     misses = [
         measurement.seconds / default_seconds(measurement.amounts.get("values", 0), measurement.threads)
         for _, measurement in measured_versions(sketch_versions(run.table))
-        if measurement.runner == type(runner).__name__ and measurement.amounts.keys() <= {"values"}
+        if measurement.runner == type(runner).__name__ and measurement.amounts.keys() <= {"values", LEFT_OUT}
     ]
     chosen = misses[-EARLIER_VERSIONS:]
     if not chosen:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icepuffin.ops.messages import plural
+from icepuffin.ops.messages import plural, readable_bytes
 from icepuffin.ops.model import SnapshotId
 from icepuffin.orchestration.cli.output import (
     cell,
@@ -50,7 +50,9 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
     """
     from icepuffin.ops.index.upkeep.freshness import missing_ref
     from icepuffin.ops.table.snapshots import snapshot_rows
+    from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
     from icepuffin.ops.theta.ndv import read_ndv
+    from icepuffin.ops.theta.theta_estimate import files_over_budget
 
     snapshot_id = context.snapshot_id(snapshot)
     statistics = read_ndv(context.table, snapshot)
@@ -67,6 +69,7 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
                 "records": rows,
                 **_statistics_document(statistics),
                 **_others_document(others, lost),
+                "files_over_budget": files_over_budget(context.table),
                 "indexes": {
                     state.definition.name: _index_document(state, snapshot_id, *live[state.definition.name])
                     for state in states
@@ -79,6 +82,9 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
     else:
         _show_all(context.console, others)
     print_warnings(context.console, lost)
+    if over := files_over_budget(context.table):
+        budget = f"over {readable_bytes(BUDGET_BYTES)}, to be read again where need be"
+        print_lines(context.console, f"the kept sketches leave out {plural(over, 'file')}: {budget}")
     for state in states:
         _show_index(context.console, state, snapshot_id, *live[state.definition.name])
     if any(state.lag is None for state in states):

@@ -369,3 +369,14 @@ def test_definitions_of_a_project_take_each_key(folder: Path) -> None:
     assert {key.name for key in bare.resolve_asset_graph().asset_check_keys} == {"integrity"}
     with pytest.raises(icepuffin.errors.SettingsError, match=r"statistics\.joint: takes \"off\", or a list of lists"):
         icepuffin.build_defs(catalog, "db.t", statistics={"joint": ["country", "day"]})
+
+
+def test_stats_counts_the_files_over_the_budget_of_kept_sketches(table: Table, said: Callable[..., str]) -> None:
+    assert "the kept sketches leave out" not in said("stats", "db.t")
+    table.append(rows(400, 420))
+    requested = StatisticsSettings(**KINDS).requested
+    run = RunContext(table, STORAGE, LocalRunner(1))
+    report = count_theta_sketches(run, head(table), requested=requested, budget_bytes=12_000).publish()
+    assert "the sketches of 1 file are over the budget" in report.note
+    assert "the kept sketches leave out 1 file: over 256.0 MiB, to be read again where need be" in said("stats", "db.t")
+    assert json.loads(said("stats", "db.t", "--json"))["files_over_budget"] == 1

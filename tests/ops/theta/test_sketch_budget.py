@@ -25,6 +25,7 @@ from icepuffin.ops.theta.file_sketches import (
 )
 from icepuffin.ops.theta.requested_statistics import KEPT_UP
 from icepuffin.ops.theta.snapshot_sketches import sketch_snapshot
+from icepuffin.ops.theta.theta_estimate import files_over_budget
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_plan import plan_sketches
 from icepuffin.ops.theta.theta_report import ThetaReport
@@ -133,6 +134,7 @@ def test_the_sketches_of_a_snapshot_do_not_depend_on_those_that_are_kept(
     out = len(ROWS) - len(kept)
     assert report.note == (f"the sketches of {out} files are over the budget of {budget:,} bytes" if out else "")
     assert (out == 0) == (budget == BUDGET_BYTES)
+    assert files_over_budget(table.refresh()) == (out if kept else 0), "without any there is no version to say so"
     table.delete("many < 1000")
     again = ThreadlessRunner()
     following = materialize(table, again, BUDGET_BYTES)
