@@ -26,7 +26,7 @@ from icepuffin.ops.theta.theta_report import ColumnNdv, ThetaStatistics
 from icepuffin.puffin import BlobMetadata as StoredBlob
 from icepuffin.puffin import DistinctCount
 
-_LONG = 2**63
+LONG = 2**63
 """Bound of the numbers that a planner reads"""
 
 
@@ -97,7 +97,7 @@ def counts_for_planners(
         for field_id, blob in listed_thetas(statistics).items()
         if field_id in current
         and (ndv := ndv_property(blob)) is not None
-        and all(-_LONG <= number < _LONG for number in (ndv, blob.snapshot_id, blob.sequence_number))
+        and all(-LONG <= number < LONG for number in (ndv, blob.snapshot_id, blob.sequence_number))
     }
     return tuple(count for _, count in sorted({**counts, **new}.items()))
 

@@ -29,7 +29,7 @@ from icepuffin.ops.tasks.sketches.images import Sketch
 from icepuffin.ops.tasks.sketches.statistic import Kind, StatisticKey, fields_of, kind_of
 from icepuffin.ops.theta.build_id import others_id, sealed_as
 from icepuffin.ops.theta.errors import LostStatisticsError
-from icepuffin.ops.theta.ndv import freshness, ndv_property, nearest_statistics
+from icepuffin.ops.theta.ndv import LONG, freshness, ndv_property, nearest_statistics
 from icepuffin.ops.theta.statistics_slot import OtherSketch, listed_thetas, others_in, others_of, sketch_in
 from icepuffin.puffin import BlobMetadata, PuffinReader
 from icepuffin.puffin.blobs import frequent_items_blob
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Ranks of the quantiles that are listed of each histogram"""
-_LONG = 2**63
-"""Bound of the numbers of an Arrow table"""
 _SHOWN_VALUES = 3
 _WIDTH = 20
 """Letters of a name or value in a line on a statistic, at most"""
@@ -320,7 +318,7 @@ class _FoundStatistics:
         columns = tuple(filter(None, map(self._schema.find_column_name, ids)))
         if len(columns) < len(ids):
             return
-        if ndv is not None and ndv >= _LONG:
+        if ndv is not None and ndv >= LONG:
             self.left_out.append(f"{kind} of {', '.join(columns)}: no count is {ndv}")
             return
         try:
