@@ -37,7 +37,11 @@ def drift_result(
     of_all = dict.fromkeys(there, thresholds[ALL]) if ALL in thresholds else {}
     named = {column: threshold for column, threshold in thresholds.items() if column != ALL}
     rows = [row_counts(find_snapshot(table, it))[2] for it in (snapshot_id, before)]
-    over, unknown = list[str](), [text for statistics in pair for text in statistics.left_out]
+    over = [
+        f"settings name {name}, which the table lacks"
+        for name in sorted(named.keys() - set(table.schema().column_names))
+    ]
+    unknown = [text for statistics in pair for text in statistics.left_out]
     for column, threshold in {**of_all, **named}.items():
         changes = _changes(column, pair, rows)
         if column not in named and not any(changes.values()):

@@ -298,6 +298,8 @@ def test_drift_says_what_it_cannot_compare(table: Table) -> None:
     table.append(rows(400, 401))
     sketched(table)
     shown = words(drift(table, price=0.1, none=0.1))
+    assert shown["drifted"] == "settings name none, which the table lacks", "a slip of the pen is no pass"
+    assert not drift(table, none=0.1).passed
     assert shown["not compared"].split("; ") == [
         "quantiles of price",
         "share of nulls of price",
