@@ -117,11 +117,10 @@ def count_theta_sketches(
     new = [NewSketch(it, sketched.united[it.key], plan.build_ids[it.key], rows) for it in plan.statistics]
     folder, unbindable = settle_folder(table)
     measurement = measurement_text(sketched.estimate.values, time.perf_counter() - started, run.runner)
-    counts_by_field = {it.statistic.key[0]: it.ndv for it in new if it.statistic.kind is Kind.NDV}
     counted = {
-        i: DistinctCount(i, snapshot_id, snapshot.sequence_number or 0, ndv)
-        for i, ndv in counts_by_field.items()
-        if ndv is not None
+        (i := it.statistic.key[0]): DistinctCount(i, snapshot_id, snapshot.sequence_number or 0, ndv)
+        for it in new
+        if it.statistic.kind is Kind.NDV and (ndv := it.ndv) is not None
     }
     counts = counts_for_planners(table, snapshot, counted)
     version = (
