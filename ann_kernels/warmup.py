@@ -26,6 +26,7 @@ from icepuffin.ann_kernels.rows.postings import Postings, common_rows
 from icepuffin.ann_kernels.rows.row_sums import add_live_nodes, add_rows
 from icepuffin.ann_kernels.sketches import theta, tuple_hashes
 from icepuffin.ann_kernels.sketches.hashing import content_hash
+from icepuffin.ann_kernels.text import bm25, term_lists, words
 
 _ROWS = 4_104
 """Rows enough that a build carves leaves, and a searcher codes them"""
@@ -75,6 +76,12 @@ def warm_rotated_codes() -> None:
         _search(Searcher(_ring(len(even)), None, Metric.L2, rotated=rotated), even)
 
 
+def warm_texts() -> None:
+    """Words of texts, and rows ranked by them."""
+    for module in (words, term_lists, bm25):
+        module.warm()
+
+
 def warm_scans() -> None:
     """Scans of vectors, of a column of floats and of one of doubles, which scans compare as they are."""
     even = _vectors(8)
@@ -117,6 +124,7 @@ PARTS = (
     theta.warm,
     tuple_hashes.warm,
     warm_rows,
+    warm_texts,
     warm_scans,
     warm_rotated_codes,
     warm_four_bits,

@@ -171,8 +171,8 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
         "integrity",
         f"Is the index file intact? Every shard of the version at ann_{definition.name} has the published bytes and "
         "decodes, every live row has a node with its own vector, and some rows of each shard are searched by their own "
-        "vectors. Reads the whole file, all vectors, and the columns in filters and include. Runs that make versions "
-        "leave it out.",
+        "vectors. Reads the whole file, all vectors, and the columns in filters, include and text. Runs that make "
+        "versions leave it out.",
     )
     def integrity(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         if spec.index_key(definition.name) in context.job_def.asset_layer.executable_asset_keys:

@@ -157,6 +157,7 @@ class IndexSettings(_IndexParameters):
     column: str
     filters: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
     keep: KeepSettings | None = None
 
 

@@ -5,6 +5,7 @@ _EXTRAS = {
     "dagster_postgres": "ui",
     "dagster_webserver": "ui",
     "sqlglot": "sql",
+    "Stemmer": "text",
     "pyspark": "spark",
     "dagster_pyspark": "spark",
     "s3fs": "s3",

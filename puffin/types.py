@@ -32,6 +32,8 @@ class BlobType(enum.StrEnum):
     TOKENS = "icepuffin-ann-tokens-v1"
     INCLUDED = "icepuffin-ann-included-v1"
     INCLUDED_VALUES = "icepuffin-ann-included-values-v1"
+    TEXT = "icepuffin-ann-text-v1"
+    WORDS = "icepuffin-ann-words-v1"
 
 
 COMMUNITY_NAMES = {

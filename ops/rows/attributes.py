@@ -48,6 +48,19 @@ def reading_of(schema: Schema, file: LiveFile, field_id: int, *, by_name: bool) 
     return json.dumps(reading, sort_keys=True)
 
 
+def with_analyzer(reading: str, identity: str) -> str:
+    """How the words of a column are read: of `reading_of`, by an analyzer."""
+    return json.dumps({**json.loads(reading), "analyzer": identity}, sort_keys=True)
+
+
+def analyzer_of(reading: str) -> str:
+    """The identity of the analyzer in what `with_analyzer` gives; empty for anything else."""
+    try:
+        return str(json.loads(reading).get("analyzer", ""))
+    except (ValueError, TypeError, AttributeError):
+        return ""
+
+
 def is_by_name(reading: str) -> bool:
     """Whether a reading is of a file whose columns are found by their names. False for what is no reading of ours."""
     try:

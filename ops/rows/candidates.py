@@ -1,6 +1,6 @@
 """Candidates: rows by file number and row position, ranked by exact distance and turned into rows with columns."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -259,17 +259,25 @@ def _by_file(files: I64, positions: I64) -> tuple[list[tuple[FileNumber, I64]], 
     return [(FileNumber(int(numbers[start])), rows[start:end]) for start, end in pairwise(starts)], indices
 
 
-def fetch(hits: Hits, reader: RowReader, field_ids: Sequence[int], meter: Meter | None = None) -> pa.Table:
+def fetch(
+    hits: Hits,
+    reader: RowReader,
+    field_ids: Sequence[int],
+    meter: Meter | None = None,
+    values: Mapping[str, pa.Array] | None = None,
+) -> pa.Table:
     """query, rank, distance and the fields by their `answer_names`, in the order of the hits; each row is read once.
 
-    Of data files only the row groups that hold a hit are read.
+    `values`: columns in place of the distance. Of data files only the row groups that hold a hit are read.
     """
-    leading = [*_queries_and_ranks(hits), _column(hits.distances, _DISTANCE)]
+    values = values or {"distance": _column(hits.distances, _DISTANCE)}
+    leading = [*_queries_and_ranks(hits), *values.values()]
+    own = pa.schema([*list(_ANSWER_SCHEMA)[:2], *((name, column.type) for name, column in values.items())])
     if not field_ids:
-        return pa.Table.from_arrays(leading, schema=_ANSWER_SCHEMA)
+        return pa.Table.from_arrays(leading, schema=own)
     stored = reader.schema_of(field_ids)
-    renamed = (field.with_name(name) for field, name in zip(stored, answer_names(stored.names), strict=True))
-    schema = pa.schema([*_ANSWER_SCHEMA, *renamed])
+    names = answer_names(stored.names, taken=frozenset(own.names))
+    schema = pa.schema([*own, *(field.with_name(name) for field, name in zip(stored, names, strict=True))])
     if not len(hits.files):
         return no_rows(schema)
     columns = reader.few_at_hand(hits.files, hits.positions, field_ids)
@@ -299,16 +307,18 @@ def _column(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
-def answer_names(names: Sequence[str], *, ignores_case: bool = False) -> list[str]:
+def answer_names(
+    names: Sequence[str], *, ignores_case: bool = False, taken: frozenset[str] = _ANSWER_NAMES
+) -> list[str]:
     """Names of table columns in an answer: `table_rank` where a column has a name of the answer's own.
 
-    `ignores_case`: whether `Rank` is such a name, too.
+    `ignores_case`: whether `Rank` is such a name, too. `taken`: the answer's own names.
     """
     key = str.lower if ignores_case else str
     others, renamed = frozenset(map(key, names)), []
     for name in names:
         unique = name
-        while key(unique) in _ANSWER_NAMES or (unique != name and key(unique) in others):
+        while key(unique) in taken or (unique != name and key(unique) in others):
             unique = f"table_{unique}"
         renamed.append(unique)
     return renamed

@@ -97,9 +97,11 @@ class FollowingReader(Generic[R]):
 
     def search(
         self,
-        queries: npt.ArrayLike,
+        queries: npt.ArrayLike | None = None,
         k: int = 10,
         *,
+        text: str | Sequence[str] | None = None,
+        text_weight: float | None = None,
         search_list: int | None = None,
         shards: int | None = None,
         oversample: int | None = None,
@@ -113,7 +115,9 @@ class FollowingReader(Generic[R]):
 
         Parameters
         ----------
-        queries, k, search_list, shards, oversample, target_recall, rerank, certified, columns, where : optional
+        queries, k, text, text_weight, columns, where : optional
+            As for `IndexReader.search`.
+        search_list, shards, oversample, target_recall, rerank, certified : optional
             As for `IndexReader.search`.
 
         Returns
@@ -134,6 +138,8 @@ class FollowingReader(Generic[R]):
         """
         options = {
             "k": k,
+            "text": text,
+            "text_weight": text_weight,
             "search_list": search_list,
             "shards": shards,
             "oversample": oversample,
@@ -225,7 +231,7 @@ class FollowingReader(Generic[R]):
             except Exception as error:
                 _log.warning("the newest snapshot could not be opened, searching goes on: %s", error)
 
-    def _answer(self, method: str, queries: npt.ArrayLike, options: Mapping[str, Any]) -> SearchResult:
+    def _answer(self, method: str, queries: npt.ArrayLike | None, options: Mapping[str, Any]) -> SearchResult:
         """The result of a method of the reader, with a warning where the table was not checked lately."""
         result: SearchResult = getattr(self.reader, method)(queries, **options)
         if result.profile.queries == 1:  # to repeat many would take long
@@ -256,7 +262,7 @@ class RecentSearches(Generic[R]):
         where = options["where"]
         if not (where is None or isinstance(where, str | BooleanExpression)):
             return
-        key = method, repr(options["columns"]), condition_key(where)
+        key = method, repr((options["columns"], options.get("text") is None, query is None)), condition_key(where)
         with self._lock:
             if key in self._searches:
                 self._searches.move_to_end(key)
@@ -274,6 +280,8 @@ class RecentSearches(Generic[R]):
 
 def _copied(query: Any) -> Any:
     """A copy of a query, which its caller may change, or which may be a row of a large array."""
+    if query is None:
+        return None
     if isinstance(query, BYTES):
         return bytes(query)
     if isinstance(query, list | tuple) and all(isinstance(value, BYTES) for value in query):

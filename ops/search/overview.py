@@ -1,7 +1,7 @@
 """An overview of an index: its shards, its coverage, the cost of recall. Reads no shard."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pyiceberg.table import Table
@@ -17,6 +17,7 @@ from icepuffin.ops.recall.shard_recall import mean_recall
 from icepuffin.ops.search.tuning import RecallModel
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import head_of, resolve_snapshot, table_name
+from icepuffin.puffin import BlobMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +193,14 @@ def _bytes_by_part(opened: OpenVersion) -> dict[str, int]:
         "codes": codes,
         "new addresses": sum(entry.addresses.length for entry in shards if entry.addresses),
         "attributes": sum(blob.length for blob in opened.attributes.values()),
-        "included columns": sum(int(blob.properties.get("bytes", 0)) for blob in opened.included.values()),
+        "included columns": _bytes(opened.included.values()),
+        "words of texts": _bytes(opened.texts.values()),
     }
     return {**parts, "routing, file centroids": max(0, opened.bytes_total - sum(parts.values()))}
+
+
+def _bytes(blobs: Iterable[BlobMetadata]) -> int:
+    return sum(int(blob.properties.get("bytes", 0)) for blob in blobs)
 
 
 def _head(table: Table, opened: OpenVersion, ref: str) -> SnapshotId:

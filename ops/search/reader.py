@@ -1,12 +1,14 @@
 """Searching one index of one table at one snapshot. See docs/concepts.md, "Search"."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from typing import NoReturn, cast
 
 import numpy.typing as npt
+import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 
 from icepuffin.ann_kernels.cached_property import cached_property
@@ -42,6 +44,7 @@ from icepuffin.ops.search.measured.recall_trial import RecallTrial
 from icepuffin.ops.search.pipeline import Answer, RowsRequest, SearchPipeline
 from icepuffin.ops.search.result import Coverage, OpeningCost, SearchCosts, SearchResult, StalePolicy
 from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice
+from icepuffin.ops.search.text_search import TextSearch, texts_of
 from icepuffin.ops.search.tuning import SearchOptions
 from icepuffin.ops.table.live_files import rows_by_position
 from icepuffin.ops.table.snapshots import table_name
@@ -212,9 +215,11 @@ class IndexReader(Presentation):
 
     def search(
         self,
-        queries: npt.ArrayLike,
+        queries: npt.ArrayLike | None = None,
         k: int = 10,
         *,
+        text: str | Sequence[str] | None = None,
+        text_weight: float | None = None,
         search_list: int | None = None,
         shards: int | None = None,
         oversample: int | None = None,
@@ -224,14 +229,19 @@ class IndexReader(Presentation):
         columns: Sequence[str] | None = None,
         where: Conditions = None,
     ) -> SearchResult:
-        """The k nearest rows of each query, as of the snapshot.
+        """The k nearest rows of each query, as of the snapshot: by vectors, by words, or by both.
 
         Parameters
         ----------
-        queries : array_like
+        queries : array_like, optional
             One vector [D], or several [Q, D], of any float type; or an Arrow column of lists.
         k : int
             Rows per query.
+        text : str or sequence of str, optional
+            Words to search for in the columns of `text` of the index, a text per query: the rows with the largest BM25
+            scores, with counts of exactly the rows of the snapshot. With vectors: both lists, fused.
+        text_weight : float, optional
+            Share of the words in a fused score, from 0 to 1. Default: by the ranks in both lists.
         search_list : int, optional
             Width of the beam (L): larger is slower and finds more. Default: the index's own.
         shards : int, optional
@@ -256,7 +266,8 @@ class IndexReader(Presentation):
         Returns
         -------
         SearchResult
-            Rows by query, then rank, with distances in float64; `coverage` says how the snapshot was covered.
+            Rows by query, then rank, with distances in float64; `coverage` says how the snapshot was covered. With
+            `text` they have a `score` instead; fused ones also the distance, the text's score, and both ranks.
 
         Raises
         ------
@@ -287,18 +298,30 @@ class IndexReader(Presentation):
             self._require_unrestricted("Rows are ranked by the table's vectors: codes were fitted to hidden ones, too")
         if certified and self._choice.loaded is not None:
             self._require_certifiable()
-        vectors = prepare_queries(queries, self._metric, self._dims, self._vectors.element_type)
-        conditions = conditions_of(where, len(vectors))
+        vectors = None
+        if queries is not None:
+            vectors = prepare_queries(queries, self._metric, self._dims, self._vectors.element_type)
+        elif text is None:
+            raise QueryError("give a vector, a text, or both")
+        count = None if vectors is None else len(vectors)
+        texts = None if text is None else texts_of(text, text_weight, count)
+        conditions = conditions_of(where, len(texts or ()) if count is None else count)
         asked = cast("Condition | None", where) if conditions is None else conditions or None
         returned = self._target.returned(columns)
         # an exact scan needs no proof, and a pruned one has it
         request = RowsRequest(min(k, self._max_k), options, certified and self._choice.graphs is not None)
+        scored: dict[str, pa.Array] | None = None
         try:
-            answer = self._pipeline.nearest(vectors, request, asked, costs)
+            if texts is not None:
+                if certified:
+                    raise QueryError("certified proves the nearest vectors, not what words find: leave one out")
+                answer, scored = self._words.best(vectors, texts, request, asked, text_weight, costs)
+            elif vectors is not None:
+                answer = self._pipeline.nearest(vectors, request, asked, costs)
         except IndexUnavailableError as error:
-            other = self._without_index(error)
-            return other.search(vectors, k, **asdict(options), certified=certified, columns=columns, where=asked)
-        return self._result(answer, returned, costs)
+            other, words = self._without_index(error), partial(IndexReader.search, text=text, text_weight=text_weight)
+            return words(other, vectors, k, **asdict(options), certified=certified, columns=columns, where=asked)
+        return self._result(answer, returned, costs, scored)
 
     def within(
         self,
@@ -522,10 +545,22 @@ class IndexReader(Presentation):
             opening=self._opening,
         )
 
-    def _result(self, answer: Answer, returned: Sequence[int], costs: SearchCosts) -> SearchResult:
-        """The answer with the columns of its rows, and what it may say of itself."""
+    @cached_property
+    def _words(self) -> TextSearch:
+        is_partial = self.coverage is Coverage.NEAREST_VERSION_ONLY
+        files = sorted(self._choice.covered) if is_partial else self._target.live.numbers
+        return TextSearch(self._target, self._choice, self._pipeline, files)
+
+    def _result(
+        self,
+        answer: Answer,
+        returned: Sequence[int],
+        costs: SearchCosts,
+        scored: Mapping[str, pa.Array] | None = None,
+    ) -> SearchResult:
+        """The answer with the columns of its rows, and what it may say of itself. `scored`: of `TextSearch.best`."""
         meter, version, restriction = Meter(), self.version, self._target.restriction
-        rows = fetch(answer.hits, self._rows, returned, meter)
+        rows = fetch(answer.hits, self._rows, returned, meter, scored)
         costs.clock.lap("rows")
         costs.add_bytes(rows=meter.bytes)
         if meter.included.rows:

@@ -22,6 +22,7 @@ from icepuffin.ops.tasks.attribute_task import ColumnsOfFile, column_values
 from icepuffin.puffin.blobs.included_columns_blob import (
     BlockEncoder,
     IncludedEntry,
+    WordsEntry,
     block_index,
     decode_block,
     raw_block,
@@ -43,9 +44,9 @@ class IncludedPart:
     location: ObjectRange
 
     @property
-    def values(self) -> tuple[int, FileSlot]:
-        """(field id, file slot)."""
-        return self.field_id, FileSlot(self.entry.slot)
+    def values(self) -> tuple[int, FileSlot, bool]:
+        """(field id, file slot, whether they are words of the column)."""
+        return self.field_id, FileSlot(self.entry.slot), isinstance(self.entry, WordsEntry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,6 @@ def without_values(part: IncludedPart, reason: str) -> IncludedPart:
     entry = part.entry
     return replace(
         part,
-        entry=IncludedEntry(entry.slot, entry.rows, entry.kind, entry.reading, reason),
+        entry=type(entry)(entry.slot, entry.rows, entry.kind, entry.reading, reason),
         location=replace(part.location, length=0),
     )

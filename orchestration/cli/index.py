@@ -109,6 +109,12 @@ def _new_definition(**options: Any) -> "IndexDefinition":
     metavar="COLUMNS",
     help="Columns that versions store for answers, with commas between them. May be repeated.",
 )
+@click.option(
+    "--text",
+    multiple=True,
+    metavar="COLUMNS",
+    help="Columns of texts for searches by words, with commas between them. May be repeated.",
+)
 @click.option("--yes", is_flag=True, help="Change an index that is there, without a prompt for confirmation.")
 def create_command(context: TableContext, /, *, yes: bool, **options: Any) -> None:
     """Define an index: written to the table's properties. `icepuffin refresh` or the sensor builds it.

@@ -34,6 +34,8 @@ class SearchArguments:
     id_column: str
     vector: str | None
     query_file: Path | None
+    text: str | None
+    text_weight: float | None
     k: int
     within: float | None
     snapshot: str | None
@@ -55,8 +57,11 @@ class SearchArguments:
 
     def check(self) -> None:
         """Raises UsageError for options that do not go together."""
-        if [self.like_id, self.vector, self.query_file].count(None) != 2:
-            raise click.UsageError("give one of --like-id, --vector and --query-file")
+        vectors = 3 - [self.like_id, self.vector, self.query_file].count(None)
+        if vectors > 1 or (vectors == 0 and self.text is None):
+            raise click.UsageError("give one of --like-id, --vector and --query-file; or --text, alone or with one")
+        if self.text is not None and (self.exact or self.within is not None):
+            raise click.UsageError("--text goes without --exact and --within: words are searched for in an index")
         if self.vector_column is None and self.metric is not None:
             raise click.UsageError("--metric goes with --exact --vector-column; an index has a metric of its own")
         if self.vector_column is None and self.element_type is not None:
@@ -83,6 +88,12 @@ class SearchArguments:
     "--query-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A .npy of f32[queries, dims], or a JSON list.",
+)
+@click.option("--text", help="Words to search for in the index's columns of texts, alone or with a vector.")
+@click.option(
+    "--text-weight",
+    type=click.FloatRange(0, 1),
+    help="With --text and a vector: the share of the words in the score. [default: by the ranks in both lists]",
 )
 @click.option("-k", "--k", default=10, show_default=True, type=click.IntRange(1, 10_000), help="Rows per query.")
 @click.option("--within", type=float, help="Every row nearer than this, exactly; -k is ignored.")
@@ -136,7 +147,8 @@ class SearchArguments:
 @click.option("--columns", help="Columns to return, separated by commas; '' for none. [default: all but nested ones]")
 @options_as(SearchArguments)
 def command(context: TableContext, arguments: SearchArguments, /) -> None:
-    """Find the nearest rows to a row or a vector, or all within a distance, in the table as it is or as it was.
+    """Find the nearest rows to a row or a vector, the best by words, or all within a distance, in the table as it is or
+    as it was.
 
     The answer says how it was found: by the snapshot's own index version, by the nearest version and a scan of the rows
     that it lacks, or by an exact scan.
@@ -147,6 +159,7 @@ def command(context: TableContext, arguments: SearchArguments, /) -> None:
       icepuffin search demo.packages --like-id 48182 --snapshot 6170229538723520381 --json
       icepuffin search demo.packages --query-file queries.npy --where "section = 'database'"
       icepuffin search demo.packages --like-id 48182 --within 0.2
+      icepuffin search demo.packages --text "web server" --like-id 48182
       icepuffin search demo.packages --like-id 48182 --exact --vector-column embedding --metric cosine
     """
     arguments.check()
@@ -167,8 +180,8 @@ def command(context: TableContext, arguments: SearchArguments, /) -> None:
         "snapshot": arguments.snapshot,
         "storage": context.storage,
     }
-    if query is None:
-        id_column, row = arguments.id_column, str(arguments.like_id)
+    if arguments.like_id is not None:
+        id_column, row = arguments.id_column, arguments.like_id
         query = vector_of_row(context.table, column, row, id_column=id_column, **column_of)
     if arguments.exact or definition is None:
         from icepuffin.ops.search.opening import open_exact
@@ -210,13 +223,15 @@ def _open_index(context: TableContext, definition: "IndexDefinition", arguments:
     )
 
 
-def _search(reader: "IndexReader", query: "npt.NDArray[Any]", arguments: SearchArguments) -> "SearchResult":
+def _search(reader: "IndexReader", query: "npt.NDArray[Any] | None", arguments: SearchArguments) -> "SearchResult":
     columns, where = arguments.returned_columns, arguments.where
-    if arguments.within is not None:
+    if arguments.within is not None and query is not None:
         return reader.within(query, arguments.within, columns=columns, where=where)
     return reader.search(
         query,
         arguments.k,
+        text=arguments.text,
+        text_weight=arguments.text_weight,
         search_list=arguments.search_list,
         shards=arguments.shards,
         oversample=arguments.oversample,

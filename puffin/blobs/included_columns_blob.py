@@ -11,6 +11,7 @@ import struct
 import zlib
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +22,12 @@ from icepuffin.puffin.blobs.formats import require_format
 from icepuffin.puffin.errors import BadBlobError, ChecksumError
 
 MAGIC = b"ANNC"
+MAGIC_OF_WORDS = b"ANNX"
 VERSION = 1
 MAX_BLOCK_ROWS = 4096
 """Rows of a block, at most: a reader that needs one row decodes its block"""
 _HEADER = struct.Struct("<4s4I")
 _ENTRY = struct.Struct("<IQIIIQQI")
-_PER_BLOCK = 12
-"""Bytes of the block index per block"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,9 @@ class IncludedEntry:
     checksum: int = 0
     """CRC-32 of the block index"""
 
+    per_block: ClassVar[int] = 12
+    """Bytes of the block index per block"""
+
     @property
     def blocks(self) -> int:
         return -(-self.rows // self.block_rows) if self.block_rows else 0
@@ -64,7 +67,7 @@ class IncludedEntry:
     @property
     def index_length(self) -> int:
         """Bytes of the block index, which is the end of the values."""
-        return _PER_BLOCK * self.blocks
+        return self.per_block * self.blocks
 
     def rows_of(self, block: int) -> int:
         """Number of the rows of a block."""
@@ -75,12 +78,30 @@ class IncludedEntry:
         return replace(self, pack=pack, offset=offset)
 
 
+@dataclass(frozen=True, slots=True)
+class WordsEntry(IncludedEntry):
+    """The same of the words of a column. Blocks are ranges of rows, as `words_blob` lays them out, and `block_rows` is
+    their number.
+    """
+
+    per_block: ClassVar[int] = 20
+
+    @property
+    def blocks(self) -> int:
+        return self.block_rows
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class IncludedBlob:
-    """All that a version has of one included column."""
+    """All that a version has of one included column, or of the words of one."""
 
     field_id: int
     entries: tuple[IncludedEntry, ...]
+    of_words: bool = False
+
+    @property
+    def magic(self) -> bytes:
+        return MAGIC_OF_WORDS if self.of_words else MAGIC
 
     @property
     def bytes_by_pack(self) -> dict[int, int]:
@@ -200,8 +221,8 @@ def encode(blob: IncludedBlob) -> bytes:
     """Serialise the locations of a column's values."""
     table = b"".join(map(_packed, blob.entries))
     numbers = VERSION, blob.field_id, len(blob.entries)
-    checksum = zlib.crc32(table, zlib.crc32(_HEADER.pack(MAGIC, *numbers, 0)))
-    return _HEADER.pack(MAGIC, *numbers, checksum) + table
+    checksum = zlib.crc32(table, zlib.crc32(_HEADER.pack(blob.magic, *numbers, 0)))
+    return _HEADER.pack(blob.magic, *numbers, checksum) + table
 
 
 def _packed(entry: IncludedEntry) -> bytes:
@@ -216,7 +237,8 @@ def decode(data: bytes) -> IncludedBlob:
     if len(data) < _HEADER.size:
         raise BadBlobError(f"blob of an included column: {len(data)} bytes are no header")
     magic, version, field_id, count, checksum = _HEADER.unpack_from(data)
-    require_format("blob of an included column", (magic, version), (MAGIC, VERSION))
+    of_words = magic == MAGIC_OF_WORDS
+    require_format("blob of an included column", (magic, version), (MAGIC_OF_WORDS if of_words else MAGIC, VERSION))
     table = memoryview(data)[_HEADER.size :]
     if zlib.crc32(table, zlib.crc32(data[: _HEADER.size - 4] + bytes(4))) != checksum:
         raise ChecksumError("blob of an included column: it has another CRC-32 than is stored")
@@ -226,7 +248,7 @@ def decode(data: bytes) -> IncludedBlob:
         part = f"entry {number}"
         slot, rows, block_rows, width, pack, offset, length, index_checksum = cursor.unpack("IQIIIQQI", part)
         kind, reading, left_out = (cursor.text(part) for _ in range(3))
-        entry = IncludedEntry(
+        entry = (WordsEntry if of_words else IncludedEntry)(
             slot, rows, kind, reading, left_out, block_rows, width, pack, offset, length, index_checksum
         )
         if slot in slots or not _is_possible(entry):
@@ -234,12 +256,14 @@ def decode(data: bytes) -> IncludedBlob:
         slots.add(slot)
         entries.append(entry)
     cursor.finish()
-    return IncludedBlob(field_id, tuple(entries))
+    return IncludedBlob(field_id, tuple(entries), of_words)
 
 
 def _is_possible(entry: IncludedEntry) -> bool:
     if entry.left_out:
         return not any((entry.block_rows, entry.width, entry.pack, entry.offset, entry.length, entry.checksum))
+    if isinstance(entry, WordsEntry):
+        return entry.blocks <= entry.rows and not entry.width and entry.length >= entry.index_length
     return 0 < entry.block_rows <= MAX_BLOCK_ROWS and entry.length >= entry.index_length + entry.blocks
 
 

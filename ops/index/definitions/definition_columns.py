@@ -64,6 +64,7 @@ def resolve_columns(definition: IndexDefinition, parameter: str, schema: "Schema
     fits, fitting = {
         "filters": (has_kept_values, "plain values, and of lists of plain values but of floats, can be kept"),
         "include": (has_plain_values, "plain values can be stored: leave it out, and answers read the data files"),
+        "text": (has_texts, "strings, and of lists of strings, have words"),
     }[parameter]
     fields = {field.name: field for field in schema.fields}
     names: tuple[str, ...] = getattr(definition, parameter)
@@ -109,6 +110,11 @@ def has_kept_values(field: "NestedField") -> bool:
 def has_plain_values(field: "NestedField") -> bool:
     """Whether the values of a column can be stored with versions. A value of no bytes is none."""
     return _is_plain(field.field_type) and str(field.field_type) != "fixed[0]"
+
+
+def has_texts(field: "NestedField") -> bool:
+    """Whether a column has texts: strings, or lists of them."""
+    return str(field.field_type) in ("string", "list<string>")
 
 
 def _is_plain(kind: "IcebergType") -> bool:

@@ -18,6 +18,7 @@ from icepuffin.ann_kernels.codes.code_sizes import ROTATED_BITS
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.errors import ArgumentError, require_type
 from icepuffin.ops.presentation import Presentation
+from icepuffin.ops.rows.analyzers import ANALYZERS
 from icepuffin.ops.rows.element_types import ELEMENT_TYPES, OF_BITS, OF_COLUMN
 from icepuffin.ops.table.blob_kind import SKETCHES_TAG, index_tag
 from icepuffin.ops.table.json_texts import is_text, parse_json
@@ -120,6 +121,12 @@ class IndexDefinition(Presentation):
         Default: none.
     include_ids : sequence of int, optional
         Field ids of `include`. `create_index` sets them.
+    text : sequence of str
+        Columns of texts whose words versions have, for searches by words. Default: none.
+    text_ids : sequence of int, optional
+        Field ids of `text`. `create_index` sets them.
+    analyzer : "en", "none", "ar", "da", "de", "es", "fi", "fr", "hu", "it", "nl", "no", "pt", "ro", "ru", "sv", "tr"
+        Language whose stems words of text columns are compared by; none: words as they are. Default: en.
     element_type : "column", "f32", "f16", "i8", "u8", "bit"
         Numbers in a column of bytes, fixed[N] or binary; column: it is a list, and has the type. Default: column.
     metric : "l2", "cosine", "ip", "hamming"
@@ -181,6 +188,14 @@ class IndexDefinition(Presentation):
     include: tuple[str, ...] = ()
     """Names of the included columns when the index was made; `include_ids` are what counts afterwards"""
     include_ids: tuple[int, ...] | None = None
+    text: tuple[str, ...] = ()
+    """Names of the columns of texts when the index was made; `text_ids` are what counts afterwards"""
+    text_ids: tuple[int, ...] | None = None
+    analyzer: str = _parameter(
+        "en",
+        "Language whose stems words of text columns are compared by; none: words as they are.",
+        choices=ANALYZERS,
+    )
     element_type: str = _parameter(
         OF_COLUMN,
         "Numbers in a column of bytes, fixed[N] or binary; column: it is a list, and has the type.",
@@ -296,10 +311,15 @@ class IndexDefinition(Presentation):
         return self.method != "centroid"
 
     def require_meaning(self) -> None:
-        """Raises DefinitionError for a parameter that means nothing to the method of the index.
+        """Raises DefinitionError for a parameter that means nothing to the method of the index, or without texts.
 
         Where somebody has set one in the table's properties it is read: this is for new definitions.
         """
+        if not self.text and self.analyzer != INDEX_PARAMETERS["analyzer"].default:
+            raise DefinitionError(
+                f"index {self.name}: analyzer = {self.analyzer} is for columns of texts, and it has none: name them "
+                "with text, or leave it out"
+            )
         defaults = {name: INDEX_PARAMETERS[name].default for name in _OF_GRAPHS}
         if not self.has_graphs and (odd := [name for name in _OF_GRAPHS if getattr(self, name) != defaults[name]]):
             raise DefinitionError(
@@ -333,8 +353,13 @@ class IndexDefinition(Presentation):
         return index_tag(self.name)
 
     def to_json(self) -> str:
-        """Canonical: equal definitions give equal text."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        """Canonical: equal definitions give equal text. Without columns of texts 0.1.0 reads it, too."""
+        return json.dumps(self._written(), sort_keys=True, separators=(",", ":"))
+
+    def _written(self) -> dict[str, Any]:
+        """All parameters but those of texts where there are none."""
+        left_out = () if self.text else ("text", "text_ids", "analyzer")
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
 
     @classmethod
     def from_json(cls, text: str) -> "IndexDefinition":
@@ -355,12 +380,12 @@ class IndexDefinition(Presentation):
         if not self.has_graphs:
             return {name: getattr(self, name) for name in ("method", "field_id", "metric", "seed", "element_type")}
         upkeep = ("target_recall", "rebuild_ratio", "max_deltas", "delta_share", "build_anew_rows", "blob_names")
-        skipped = ("name", "column", *COLUMN_LISTS, *COLUMN_LISTS.values(), *upkeep)
+        skipped = ("name", "column", "analyzer", *COLUMN_LISTS, *COLUMN_LISTS.values(), *upkeep)
         return {key: value for key, value in asdict(self).items() if key not in skipped}
 
     def to_properties(self) -> dict[str, str]:
         """Table properties; parameters without a value are left out."""
-        items = {key: value for key, value in asdict(self).items() if key != "name" and value is not None}
+        items = {key: value for key, value in self._written().items() if key != "name" and value is not None}
         for names_of, ids_of in COLUMN_LISTS.items():
             of_columns = {key: json.dumps(items.pop(key, ())) for key in (names_of, ids_of)}
             items |= of_columns if getattr(self, names_of) else {}
@@ -378,7 +403,7 @@ _OF_GRAPHS = (
     *("rebuild_ratio", "max_deltas", "delta_share", "build_anew_rows"),
 )
 """Parameters of graphs, and of their upkeep: without graphs they mean nothing"""
-COLUMN_LISTS = {"filters": "filter_ids", "include": "include_ids"}
+COLUMN_LISTS = {"filters": "filter_ids", "include": "include_ids", "text": "text_ids"}
 """Parameters that are lists of columns, by name, and those that have the field ids of each"""
 
 

@@ -20,6 +20,7 @@ from icepuffin.ops.binding.derived_snapshots import NewPack
 from icepuffin.ops.index.files.background_file import BackgroundFile, Segments
 from icepuffin.ops.index.files.ball_limits import limited, merged
 from icepuffin.ops.index.files.included_blobs import (
+    ColumnKey,
     IncludedColumn,
     PackOffset,
     Values,
@@ -109,9 +110,12 @@ class Assembly:
     """
 
     def __init__(
-        self, plan: VersionPlan, storage: StorageConfig, kept_values: Mapping[int, Sequence[IncludedPart]] | None = None
+        self,
+        plan: VersionPlan,
+        storage: StorageConfig,
+        kept_values: Mapping[ColumnKey, Sequence[IncludedPart]] | None = None,
     ) -> None:
-        """`kept_values`: those of included columns that the base version has, by field id."""
+        """`kept_values`: those of included columns and of texts that the base version has, by column."""
         self._plan = plan
         self._storage = storage
         self._store = open_storage(plan.live.location, storage)

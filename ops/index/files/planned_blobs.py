@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from icepuffin.ops.index.files.included_blobs import PackOffset, ValuesBlob, blob_groups
 from icepuffin.ops.index.planning.version_plan import VersionPlan
-from icepuffin.ops.index.versions.version_reader import BYTES_BY_PACK, RECALL_CURVE
+from icepuffin.ops.index.versions.version_reader import ANALYZER, BYTES_BY_PACK, RECALL_CURVE
 from icepuffin.ops.model import ObjectRange, StoredRun
+from icepuffin.ops.rows.analyzers import analyzer_identity
 from icepuffin.ops.tasks.shard_task import ShardResult
 from icepuffin.puffin import BlobMetadata
 from icepuffin.puffin.blobs import included_columns_blob as included_codec
@@ -46,20 +47,26 @@ def planned_attributes(plan: VersionPlan, column: AttributeBlob, length: int) ->
 
 
 def planned_included(plan: VersionPlan, blob: IncludedBlob) -> BlobMetadata:
-    """The locations of the values of an included column. Neither length nor properties depend on their offsets."""
+    """The locations of the values of an included column, or of the words of one of texts. Neither length nor properties
+    depend on their offsets.
+    """
     properties = {
         "files": str(len(blob.entries)),
         "files_left_out": str(sum(bool(entry.left_out) for entry in blob.entries)),
         "bytes": str(sum(entry.length for entry in blob.entries)),
         BYTES_BY_PACK: json.dumps(blob.bytes_by_pack),
     }
-    planned = planned_blob(plan, BlobType.INCLUDED, len(included_codec.encode(blob)), codec=None)
+    if blob.of_words:
+        properties[ANALYZER] = analyzer_identity(plan.definition.analyzer)
+    kind = BlobType.TEXT if blob.of_words else BlobType.INCLUDED
+    planned = planned_blob(plan, kind, len(included_codec.encode(blob)), codec=None)
     return replace(planned, fields=(blob.field_id,), properties=properties)
 
 
 def planned_included_values(plan: VersionPlan, blob: ValuesBlob) -> BlobMetadata:
-    """Values of an included column."""
-    planned = planned_blob(plan, BlobType.INCLUDED_VALUES, blob.length, codec=None)
+    """Values of an included column, or words."""
+    kind = BlobType.WORDS if blob.of_words else BlobType.INCLUDED_VALUES
+    planned = planned_blob(plan, kind, blob.length, codec=None)
     return replace(planned, fields=(blob.field_id,), properties={})
 
 

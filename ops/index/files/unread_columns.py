@@ -22,9 +22,11 @@ def unread_columns(
     files: Mapping[FileSlot, LiveFile],
     kept: Mapping[int, Container[FileSlot]],
     runner: TaskRunner,
+    *,
+    of_words: bool = False,
 ) -> tuple[list[tuple[ColumnsOfFile, ...]], TaskRunner]:
     """(columns of each file to read, in a group per task; the runner of the tasks). `kept`: slots of the files whose
-    values are there already, by field id.
+    values, or words, are there already, by field id.
     """
     missing = defaultdict[FileSlot, list[int]](list)
     for field_id, slots in kept.items():
@@ -32,5 +34,6 @@ def unread_columns(
             if slot not in slots:
                 missing[slot].append(field_id)
     selected = [ColumnsOfFile(slot, files[slot], tuple(missing[slot])) for slot in sorted(missing)]
-    chosen = small_work_runner(runner, sum(columns.size(plan.column_schema) for columns in selected))
+    sizes = (columns.file.size if of_words else columns.size(plan.column_schema) for columns in selected)
+    chosen = small_work_runner(runner, sum(sizes))
     return balanced_groups(selected, chosen, lambda columns: (columns.slot, columns.file.record_count)), chosen

@@ -18,6 +18,7 @@ from icepuffin.ops.index.definitions.ddl import defined_names
 from icepuffin.ops.index.definitions.definition_columns import (
     has_kept_values,
     has_plain_values,
+    has_texts,
     resolve_field,
     with_column_ids,
 )
@@ -37,6 +38,7 @@ from icepuffin.ops.index.planning.dead_nodes import DeadNodes, find_dead_nodes
 from icepuffin.ops.index.planning.deleted_rows import deleted_rows
 from icepuffin.ops.index.versions.version_format import build_id_of
 from icepuffin.ops.index.versions.version_reader import (
+    ANALYZER,
     OpenVersion,
     covered_paths,
     covers_all_older_files,
@@ -47,6 +49,7 @@ from icepuffin.ops.index.versions.version_reader import (
 from icepuffin.ops.messages import listed
 from icepuffin.ops.model import Action, FileSlot, LiveFile, LiveFiles, SnapshotId
 from icepuffin.ops.process.large_arrays import NoRoomError
+from icepuffin.ops.rows.analyzers import analyzer_identity
 from icepuffin.ops.rows.vector_column import VectorSchema
 from icepuffin.ops.storage import relative_to
 from icepuffin.ops.table.blob_kind import side_tag
@@ -131,6 +134,12 @@ class VersionPlan:
         return tuple(field_id for field_id in self.definition.include_ids or () if field_id in present)
 
     @property
+    def text_ids(self) -> tuple[int, ...]:
+        """Field ids of the columns of texts that the snapshot has."""
+        present = {field.field_id for field in self.column_schema.fields if has_texts(field)}
+        return tuple(field_id for field_id in self.definition.text_ids or () if field_id in present)
+
+    @property
     def added(self) -> tuple[LiveFile, ...]:
         """Files whose rows are to be read"""
         return self.changes.added
@@ -207,8 +216,13 @@ def plan_version(
 
 
 def _missing_columns(version: OpenVersion, plan: VersionPlan) -> set[int]:
-    """Field ids of the kept and included columns of the definition that a version lacks."""
-    return (set(plan.filter_ids) - version.attributes.keys()) | (set(plan.include_ids) - version.included.keys())
+    """Field ids of the kept and included columns of the definition that a version lacks, and of columns of texts whose
+    words it lacks, or has by another analyzer.
+    """
+    missing = (set(plan.filter_ids) - version.attributes.keys()) | (set(plan.include_ids) - version.included.keys())
+    identity = analyzer_identity(plan.definition.analyzer) if plan.text_ids else ""
+    made_so = {field_id for field_id, blob in version.texts.items() if blob.properties.get(ANALYZER) == identity}
+    return missing | (set(plan.text_ids) - made_so)
 
 
 def _lacking(version: OpenVersion, plan: VersionPlan) -> str:
@@ -459,6 +473,8 @@ def _build_id(plan: VersionPlan) -> str:
         identity["filters"] = plan.filter_ids
     if plan.include_ids:
         identity["include"] = plan.include_ids
+    if plan.text_ids:
+        identity["text"] = (plan.text_ids, analyzer_identity(plan.definition.analyzer))
     if plan.definition.blob_names != OWN_NAMES:
         identity["blob_names"] = plan.definition.blob_names
     return build_id_of(identity)

@@ -10,10 +10,12 @@ from pyiceberg.schema import Schema
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.index.versions.version_reader import location_of
 from icepuffin.ops.model import FileSlot, LiveFile
-from icepuffin.ops.rows.attributes import is_by_name, reading_of
+from icepuffin.ops.rows.analyzers import ANALYZERS, analyzer_identity
+from icepuffin.ops.rows.attributes import analyzer_of, is_by_name, reading_of, with_analyzer
 from icepuffin.ops.tasks.attribute_task import AttributesTask, ColumnsOfFile, read_attributes
 from icepuffin.ops.tasks.included_task import IncludedCheck, IncludedPart, PartToCheck, check_included
 from icepuffin.ops.tasks.task_runner import RunContext, balanced_groups, small_work_runner
+from icepuffin.ops.tasks.words_task import check_words
 from icepuffin.puffin.blobs.attributes_blob import (
     AttributeBlob,
     AttributeEntry,
@@ -22,7 +24,7 @@ from icepuffin.puffin.blobs.attributes_blob import (
     lists_of,
     values_of,
 )
-from icepuffin.puffin.blobs.included_columns_blob import IncludedBlob, IncludedEntry
+from icepuffin.puffin.blobs.included_columns_blob import IncludedBlob, IncludedEntry, WordsEntry
 
 
 def attribute_faults(
@@ -84,17 +86,25 @@ def included_faults(
             schema = next((schema for schema in schemas if _reads_so(schema, file, blob.field_id, entry)), None)
             parts.append(PartToCheck(part, None if schema is None else file, schema))
     chosen = small_work_runner(run.runner, sum(part.part.entry.length for part in parts))
-    groups = balanced_groups(parts, chosen, lambda part: (part.part.entry.slot, part.part.entry.length))
-    tasks = [IncludedCheck(group, run.storage) for group in groups]
-    for faults in chosen.run(check_included, tasks, label="read included columns"):
-        yield from faults
+    for of_words, check in ((False, check_included), (True, check_words)):
+        of_kind = [part for part in parts if isinstance(part.part.entry, WordsEntry) is of_words]
+        groups = balanced_groups(of_kind, chosen, lambda part: (part.part.entry.slot, part.part.entry.length))
+        tasks = [IncludedCheck(group, run.storage) for group in groups]
+        for faults in chosen.run(check, tasks, label="read columns of texts" if of_words else "read included columns"):
+            yield from faults
 
 
 def _reads_so(schema: Schema, file: LiveFile | None, field_id: int, entry: AttributeEntry | IncludedEntry) -> bool:
     """Whether a file's column would be read by a schema as its values were; never, where there is no file."""
     if file is None or field_id not in {field.field_id for field in schema.fields}:
         return False
-    return entry.reading == reading_of(schema, file, field_id, by_name=is_by_name(entry.reading))
+    reading = reading_of(schema, file, field_id, by_name=is_by_name(entry.reading))
+    if isinstance(entry, WordsEntry):
+        name = analyzer_of(entry.reading).partition("/")[0]
+        if name not in ANALYZERS:
+            return False
+        reading = with_analyzer(reading, analyzer_identity(name))
+    return entry.reading == reading
 
 
 def _equal(kept: AttributeEntry, read: AttributeEntry, *, of_lists: bool) -> bool:

@@ -104,8 +104,9 @@ def check_integrity(run: RunContext, version: DerivedVersion) -> Integrity:
 
     Each shard is compared with its checksum, decoded and validated, one at a time in memory. Then the vectors of all
     live rows are read, and the addresses and content hashes of all rows are compared with those of all nodes, and the
-    columns for conditions, and the included ones, with the values that the version has. All rows are compared with the
-    balls of their files. At last some rows of each shard are searched by their own vectors. Raises NoRoomError where a
+    columns for conditions, the included ones and those of texts, with what the version has. All rows are compared
+    with the balls of their files. At last some rows of each shard are searched by their own vectors. Raises
+    NoRoomError where a
     large shard cannot be read here: that is no fault of the version.
     """
     faults: list[str] = []
@@ -130,7 +131,7 @@ def check_integrity(run: RunContext, version: DerivedVersion) -> Integrity:
         included = [
             included_of(reader, blob, version, expected, source.size())
             for blob in blobs
-            if blob.type == BlobType.INCLUDED
+            if blob.type in (BlobType.INCLUDED, BlobType.TEXT)
         ]
         stored = stored_shards(version.puffin_path, blobs, expected, version.packs, source.size())
         if expected.base_snapshot_id != version.base_snapshot_id:

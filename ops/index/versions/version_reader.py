@@ -61,6 +61,8 @@ BYTES_BY_PACK = "bytes_by_pack"
 """Property of the blob of an included column: JSON, the bytes of its values by the number of the pack, 0 for the own
 file
 """
+ANALYZER = "analyzer"
+"""Property of the blob of a column of texts: identity of the analyzer that made its words"""
 _REQUESTS_AT_ONCE = 16
 _log = logging.getLogger(__name__)
 
@@ -92,11 +94,13 @@ class OpenVersion:
     """Blobs of the columns for conditions, by field id"""
     included: Mapping[int, BlobMetadata] = field(default_factory=dict, repr=False)
     """Blobs with the locations of the values of included columns, by field id"""
+    texts: Mapping[int, BlobMetadata] = field(default_factory=dict, repr=False)
+    """Blobs with the locations of the words of columns of texts, by field id"""
     added_by: Mapping[str, SnapshotId] = field(default_factory=dict, repr=False)
     """Snapshot that added each file, by relative path, for a snapshot without a sequence number (format v1)"""
 
     included_bytes: int = 0
-    """Bytes of the values of included columns in the version's own file"""
+    """Bytes of the values of included columns and of words in the version's own file"""
 
     @property
     def bytes_total(self) -> int:
@@ -105,14 +109,14 @@ class OpenVersion:
 
     @property
     def bytes_searched(self) -> int:
-        """Bytes that searches may read, but for the values of included columns, which are read for answers alone."""
+        """Bytes that searches by vectors may read: values of included columns are read for answers alone."""
         return self.file_size - self.included_bytes + self._shard_bytes_by_pack.total()
 
     @property
     def bytes_by_pack(self) -> dict[int, int]:
         """Bytes in use of each pack, by its number."""
         size = self._shard_bytes_by_pack
-        for blob in self.included.values():
+        for blob in (*self.included.values(), *self.texts.values()):
             size.update(_bytes_by_pack(blob.properties.get(BYTES_BY_PACK, "")))
         del size[0]
         return dict(size)
@@ -173,8 +177,12 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         column_names = None if names is None else frozenset(map(str, json.loads(names)))
         columns = (*by_type.get(BlobType.ATTRIBUTES, []), *by_type.get(BlobType.TOKENS, []))
         attributes = {blob.fields[0]: blob for blob in columns if blob.fields}
-        included_bytes = sum(blob.length for blob in by_type.get(BlobType.INCLUDED_VALUES, []))
-        included = {blob.fields[0]: blob for blob in by_type.get(BlobType.INCLUDED, []) if blob.fields}
+        of_values = (BlobType.INCLUDED_VALUES, BlobType.WORDS)
+        included_bytes = sum(blob.length for kind in of_values for blob in by_type.get(kind, []))
+        included, texts = (
+            {blob.fields[0]: blob for blob in by_type.get(kind, []) if blob.fields}
+            for kind in (BlobType.INCLUDED, BlobType.TEXT)
+        )
         centroid, file_size = by_type[BlobType.CENTROID][0], source.size()
         definition = IndexDefinition.from_json(routing.definition)
         stamps = {(blob.snapshot_id, blob.sequence_number) for kind in BlobType for blob in by_type.get(kind, [])}
@@ -201,6 +209,7 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         column_names,
         attributes,
         included,
+        texts,
         included_bytes=included_bytes,
     )
 
@@ -343,23 +352,31 @@ def read_attribute_blob(version: OpenVersion, field_id: int, storage: StorageCon
     return blob
 
 
-def read_included_blob(version: OpenVersion, field_id: int, storage: StorageConfig) -> IncludedBlob:
-    """Read the locations of the values of one included column. Raises StorageError, PuffinError."""
+def read_included_blob(
+    version: OpenVersion, field_id: int, storage: StorageConfig, *, of_words: bool = False
+) -> IncludedBlob:
+    """Read the locations of the values of one included column, or of the words of one of texts.
+
+    Raises StorageError, PuffinError.
+    """
     path = version.bound.puffin_path
     reader = PuffinReader(open_storage(path, storage).source(path))
-    return included_of(reader, version.included[field_id], version.bound, version.routing, version.file_size)
+    blobs = version.texts if of_words else version.included
+    return included_of(reader, blobs[field_id], version.bound, version.routing, version.file_size)
 
 
 def included_of(
     reader: PuffinReader, blob: BlobMetadata, version: DerivedVersion, routing: Routing, file_size: int
 ) -> IncludedBlob:
-    """The locations in a blob of an included column: each within the version's own file, or one of its packs.
+    """The locations in a blob of an included column, or of one of texts: each within the version's own file, or one of
+    its packs.
 
     Raises StorageError, PuffinError.
     """
     column = included_blob.decode(reader.read_blob(blob))
     sizes = [file_size, *(pack.size for pack in version.packs)]
-    if blob.fields != (column.field_id,) or any(
+    is_other = (blob.fields, column.of_words) != ((column.field_id,), blob.type == BlobType.TEXT)
+    if is_other or any(
         entry.slot >= len(routing.files)
         or routing.files[entry.slot].rows != entry.rows
         or entry.pack >= len(sizes)

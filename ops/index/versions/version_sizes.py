@@ -71,4 +71,6 @@ def graph_id(definition: IndexDefinition, field_id: int) -> str:
         identity["filter_ids"] = definition.filter_ids
     if definition.include:
         identity["include_ids"] = definition.include_ids
+    if definition.text:
+        identity |= {"text_ids": definition.text_ids, "analyzer": definition.analyzer}
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,270 @@
+"""Scores of the rows of a snapshot by their words: BM25 with the counts of exactly the rows that the reader may see.
+
+Rows of all files have numbers, one after the other. Counts are summed over all files before anything is scored, so
+that neither files, nor deletes, nor the rows that a version lacks show in a score.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from pyiceberg.schema import Schema
+
+from icepuffin.ann_kernels.arrays import F64, I64, U32, Bool
+from icepuffin.ann_kernels.cached_property import cached_property
+from icepuffin.ann_kernels.text.bm25 import best_rows, impacts, inverse_frequency
+from icepuffin.ops.errors import ArgumentError
+from icepuffin.ops.filters.matches import Matches
+from icepuffin.ops.index.versions.version_reader import OpenVersion, location_of, read_included_blob, same_files
+from icepuffin.ops.messages import plural
+from icepuffin.ops.model import FileNumber, LiveFiles, StorageConfig
+from icepuffin.ops.process.lru_cache import LruCache
+from icepuffin.ops.process.process_lock import ProcessLock
+from icepuffin.ops.rows.attributes import is_by_name, reading_of, with_analyzer
+from icepuffin.ops.rows.text_analysis import Analyzer
+from icepuffin.ops.storage import StorageError, open_storage
+from icepuffin.ops.table.row_deletes import deleted_of_scanned, deleted_positions
+from icepuffin.ops.text.file_words import FileWords
+from icepuffin.puffin.blobs.included_columns_blob import WordsEntry
+from icepuffin.puffin.errors import PuffinError
+
+_KEPT_LISTS = 128 << 20
+"""Bytes of lists of terms that a reader keeps"""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextAnswer:
+    """The rows with the largest scores of one query, best first."""
+
+    files: I64
+    """int64[n]: file numbers"""
+    positions: I64
+    """int64[n]: row positions"""
+    scores: F64
+    """f64[n]: BM25, summed over the columns"""
+    bytes_read: int
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _TermRows:
+    """The rows that have a term in a column."""
+
+    rows: U32
+    """u32[n]: numbers of the visible rows, ascending"""
+    impacts: F64
+    """f64[n]: see `bm25.impacts`"""
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows.nbytes + self.impacts.nbytes + 64
+
+
+class TextIndex:
+    """The words of columns of texts in one snapshot, of an index version as far as it has them. Thread-safe.
+
+    `files`: numbers of the files with rows that may be in an answer. `allowed`: gives the rows that the reader may see
+    where the catalog hides some. Files whose words the version lacks are read, and their words kept in memory.
+    """
+
+    def __init__(
+        self,
+        opened: OpenVersion | None,
+        live: LiveFiles,
+        schema: Schema,
+        storage: StorageConfig,
+        analyzer: str,
+        field_ids: Sequence[int],
+        files: Sequence[FileNumber],
+        allowed: Callable[[], Matches | None],
+    ) -> None:
+        self._opened = opened
+        self._live, self._schema, self._storage = live, schema, storage
+        self._files = tuple(files)
+        self._allowed = allowed
+        self._lock = ProcessLock()
+        self._columns: dict[int, ColumnScores] = {}
+        self._scanned = set[FileNumber]()
+        self.rows = self._live.record_count_of(self._files)
+        """Rows of the files, deleted ones included"""
+        if self.rows >= 1 << 32:
+            raise ArgumentError(f"text is searched in up to {(1 << 32) - 1:,} rows, the snapshot has {self.rows:,}")
+        counts = [self._live.files[number].record_count for number in self._files]
+        self._starts = np.cumsum([0, *counts], dtype=np.int64)
+        self._analyzer = analyzer
+        self._field_ids = field_ids
+        self._scanner = Analyzer(analyzer)
+        """Analyzer of the files that are read here"""
+
+    @property
+    def scanned_rows(self) -> int:
+        """Rows of files whose words were read from the files."""
+        return self._live.record_count_of(self._scanned)
+
+    @property
+    def scanned(self) -> str:
+        """The same, in words; empty where there are none."""
+        files = plural(len(self._scanned), "data file")
+        return f"words of {files} that the index lacks were read, and are kept in memory" if self._scanned else ""
+
+    def best(self, text: str, k: int, matches: Matches | None) -> TextAnswer:
+        """The k rows (that match) with the largest scores. Raises DataFileError, StorageError."""
+        words = Counter(Analyzer(self._analyzer).query_terms(text))
+        with self._lock:
+            columns = [self._column(field_id) for field_id in self._field_ids]
+            before = sum(column.bytes_read for column in columns)
+            terms = [pair for column in columns for pair in column.weighted(words)]
+            read = sum(column.bytes_read for column in columns) - before
+        warnings = [warning for column in columns for warning in column.warnings]
+        if not words:
+            warnings.append("the text has no word that is searched for: no row is found by it")
+        ties = sum((each.ties for each in columns), np.zeros(self.rows, np.uint32))
+        rows, scores = _best(terms, ties, k, None if matches is None else self._mask(matches))
+        index = np.searchsorted(self._starts, rows, side="right") - 1
+        files = np.array(self._files, np.int64)[index] if len(rows) else np.empty(0, np.int64)
+        return TextAnswer(files, rows - self._starts[index], scores, read, tuple(dict.fromkeys(warnings)))
+
+    def _mask(self, matches: Matches) -> Bool:
+        """bool[rows]: whether each row matches."""
+        mask = np.zeros(self.rows, np.bool_)
+        for index, number in enumerate(self._files):
+            if (positions := matches.positions.get(number)) is not None:
+                mask[self._starts[index] + positions] = True
+        return mask
+
+    @cached_property
+    def _visible(self) -> Bool:
+        """bool[rows]: whether each row is live, and the reader may see it."""
+        matches = self._allowed()
+        if matches is not None:
+            return self._mask(matches)
+        visible = np.ones(self.rows, np.bool_)
+        live = [self._live.files[number] for number in self._files]
+        found = deleted_of_scanned(lambda path: open_storage(path, self._storage), live)
+        for start, (file, deleted) in zip(self._starts, found, strict=False):
+            gone = deleted_positions(open_storage(file.path, self._storage), file) if deleted is None else deleted
+            visible[start + gone] = False
+        return visible
+
+    def _column(self, field_id: int) -> "ColumnScores":
+        if field_id not in self._columns:
+            words, warnings = self._words(field_id)
+            self._columns[field_id] = ColumnScores(words, self._starts, self._visible, warnings, self._scan(field_id))
+        return self._columns[field_id]
+
+    def _scan(self, field_id: int) -> Callable[[int], FileWords]:
+        def scan(index: int) -> FileWords:
+            file = self._live.files[self._files[index]]
+            self._scanned.add(self._files[index])
+            return FileWords.scanned(file, field_id, self._schema, self._storage, self._scanner)
+
+        return scan
+
+    def _words(self, field_id: int) -> tuple[list[FileWords], list[str]]:
+        """(the words of a column in each file, why some were read from data files)."""
+        opened, scan, warnings = self._opened, self._scan(field_id), list[str]()
+        entries = self._entries(opened, field_id, warnings) if opened and field_id in opened.texts else {}
+        words = []
+        for index, number in enumerate(self._files):
+            entry = entries.get(number)
+            if entry is None or opened is None:
+                words.append(scan(index))
+                continue
+            try:
+                words.append(FileWords.stored(entry, location_of(opened.bound, entry), self._storage))
+            except (PuffinError, StorageError) as error:
+                warnings.append(_damage(error))
+                words.append(scan(index))
+        return words, warnings
+
+    def _entries(self, opened: OpenVersion, field_id: int, warnings: list[str]) -> Mapping[FileNumber, WordsEntry]:
+        """What the version stores of a column, by file, of files that the snapshot reads alike."""
+        try:
+            blob = read_included_blob(opened, field_id, self._storage, of_words=True)
+        except (PuffinError, StorageError) as error:
+            warnings.append(_damage(error))
+            return {}
+        same, entries = same_files(opened, self._live), dict[FileNumber, WordsEntry]()
+        for entry in blob.entries:
+            covered = opened.routing.files[entry.slot]
+            number = same.get(covered.path) if covered.present else None
+            if number is None or entry.left_out or not isinstance(entry, WordsEntry):
+                continue
+            file, by_name = self._live.files[number], is_by_name(entry.reading)
+            reading = reading_of(self._schema, file, field_id, by_name=by_name)
+            if entry.reading == with_analyzer(reading, self._scanner.identity):
+                entries[number] = entry
+        return entries
+
+
+class ColumnScores:
+    """The words of one column in all files, and the scores of rows by them. Its caller has the lock of the index."""
+
+    def __init__(
+        self,
+        words: list[FileWords],
+        starts: I64,
+        visible: Bool,
+        warnings: list[str],
+        scan: Callable[[int], FileWords],
+    ) -> None:
+        self._words = words
+        self._starts = starts
+        self._visible = visible
+        self._scan = scan
+        self._kept = LruCache[bytes, _TermRows](_KEPT_LISTS)
+        self.warnings = warnings
+        self.bytes_read = sum(each.bytes_read for each in words)
+        self._lengths = np.concatenate([np.empty(0, np.uint32), *(each.lengths for each in words)])
+        self.ties: U32 = np.concatenate([np.empty(0, np.uint32), *(each.ties for each in words)])
+        seen = self._lengths[visible]
+        self.documents = int(np.count_nonzero(seen))
+        """Visible rows that have a word"""
+        self._average = float(seen.sum(dtype=np.int64)) / max(1, self.documents)
+
+    def best(self, terms: Sequence[bytes], k: int) -> tuple[I64, F64]:
+        """(numbers of the k rows with the largest scores for some terms, the scores), by this column alone."""
+        return _best(self.weighted(Counter(terms)), self.ties, k)
+
+    def weighted(self, terms: Mapping[bytes, int]) -> list[tuple[_TermRows, float]]:
+        """(rows that have a term, its weight) of each term of a query, and how often the query has it."""
+        found = ((self.rows_with(term), times) for term, times in terms.items())
+        return [(rows, times * inverse_frequency(self.documents, len(rows.rows))) for rows, times in found]
+
+    def rows_with(self, term: bytes) -> _TermRows:
+        """The visible rows that have a term. Raises DataFileError, StorageError."""
+        kept = self._kept.get(term)
+        if kept is not None:
+            return kept
+        parts = [self._rows_in_file(index, term) for index in range(len(self._words))]
+        rows = np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in parts)])
+        counts = np.concatenate([np.empty(0, np.uint32), *(often for _, often in parts)])
+        seen = self._visible[rows]
+        rows = rows[seen]
+        found = _TermRows(rows.astype(np.uint32), impacts(counts[seen], self._lengths[rows], self._average))
+        self._kept.put(term, found, found.nbytes)
+        return found
+
+    def _rows_in_file(self, index: int, term: bytes) -> tuple[I64, U32]:
+        """(numbers of the rows of a file that have a term, how often)."""
+        try:
+            positions, counts, read = self._words[index].rows_with(term)
+        except (PuffinError, StorageError) as error:
+            self.warnings.append(_damage(error))
+            self._words[index] = self._scan(index)
+            positions, counts, read = self._words[index].rows_with(term)
+        self.bytes_read += read
+        return positions + self._starts[index], counts
+
+
+def _best(terms: Sequence[tuple[_TermRows, float]], ties: U32, k: int, allowed: Bool | None = None) -> tuple[I64, F64]:
+    """See `best_rows`."""
+    lists = [(found.rows, found.impacts) for found, _ in terms]
+    return best_rows(lists, [weight for _, weight in terms], ties, k, allowed)
+
+
+def _damage(error: Exception) -> str:
+    return f"words of the index cannot be read, data files were: {error}"

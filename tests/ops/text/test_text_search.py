@@ -1,0 +1,280 @@
+"""Searches by words at any snapshot, beside `bm25s` (method lucene) on the same terms of the same rows."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import bm25s
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.index.definitions.ddl import create_index, load_definition
+from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
+from icepuffin.ops.index.verify.integrity import check_integrity
+from icepuffin.ops.index.versions.version_reader import location_of, open_version, read_included_blob
+from icepuffin.ops.model import Action
+from icepuffin.ops.rows.text_analysis import Analyzer
+from icepuffin.ops.search.errors import QueryError
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.result import Coverage
+from icepuffin.ops.storage.local_storage import to_path
+from icepuffin.ops.tasks.task_runner import RunContext
+from tests.conftest import STORAGE, vectors_of
+from tests.ops.index.comparison import index_head
+
+pytestmark = pytest.mark.usefixtures("no_disk_cache")
+
+DIMS = 4
+WORDS = ["red", "running", "runs", "Shoe", "shoes", "the", "naïve", "日本語", "x", "blue", "green", "slow", "fast"]
+DEFINITION = IndexDefinition(name="e", column="embedding", metric="l2", text=("body", "tags"), target_recall=0.0)
+SCHEMA = pa.schema([
+    ("id", pa.int64()), ("body", pa.string()), ("tags", pa.list_(pa.string())), ("embedding", pa.list_(pa.float32())),
+])  # fmt: skip
+
+
+class TextTable:
+    """A table of random texts, and a copy of its live rows by id."""
+
+    def __init__(self, catalog: Catalog, draws: random.Random) -> None:
+        self.table: Table = catalog.create_table("db.t", SCHEMA, properties={"format-version": "2"})
+        self.rows: dict[int, dict[str, object]] = {}
+        self.draws = draws
+        self._count = 0
+
+    def text(self) -> str | None:
+        if self.draws.random() < 0.1:
+            return self.draws.choice([None, "", "the of", "¡!"])
+        weights = [1 / (1 + number) for number in range(len(WORDS))]
+        return self.draws.choice([" ", ", ", "\n"]).join(self.draws.choices(WORDS, weights, k=self.draws.randint(1, 9)))
+
+    def append(self, count: int) -> None:
+        ids = np.arange(self._count, self._count + count)
+        self._count += count
+        rows = [
+            {
+                "id": number, "body": self.text(), "embedding": vector,
+                "tags": self.draws.choice([None, [], [None, "red"], [self.text(), self.text()]]),
+            }
+            for number, vector in zip(ids.tolist(), vectors_of(ids, dims=DIMS).tolist(), strict=True)
+        ]  # fmt: skip
+        self.rows |= {int(row["id"]): row for row in rows}  # type: ignore[call-overload]
+        self.table.append(pa.Table.from_pylist(rows, SCHEMA))
+
+    def delete(self) -> None:
+        gone = self.draws.sample(sorted(self.rows), min(len(self.rows) // 3, 30))
+        for number in gone:
+            del self.rows[number]
+        if gone:
+            self.table.delete(f"id in ({', '.join(map(str, gone))})")
+
+    def compact(self) -> None:
+        self.table.overwrite(self.table.scan().to_arrow())
+
+    def scores(self, text: str, columns: Sequence[str]) -> dict[int, float]:
+        """BM25 of each row by `bm25s`, summed over the columns."""
+        total = dict.fromkeys(self.rows, 0.0)
+        for column in columns:
+            terms = {number: _terms(row[column]) for number, row in self.rows.items()}
+            having = [number for number, own in terms.items() if own]
+            query = _terms(text)
+            if not having:
+                continue
+            model = bm25s.BM25(method="lucene", k1=1.2, b=0.75, dtype="float64")
+            model.index([terms[number] for number in having], show_progress=False)
+            known = [term for term in query if term in model.vocab_dict]
+            for number, score in zip(having, model.get_scores(known) if known else [0.0] * len(having), strict=True):
+                total[number] += float(score)
+        return total
+
+
+def _terms(value: object) -> list[str]:
+    texts = value if isinstance(value, list) else [value]
+    return [term.decode() for text in texts if text for term in Analyzer("en").query_terms(str(text))]
+
+
+def compare(copy: TextTable, definition: IndexDefinition, k: int = 100) -> None:
+    reader = open_index(copy.table.refresh(), definition, storage=STORAGE)
+    for text in ("red shoes", "running", "the", "日本語 fast fast", copy.text() or "x"):
+        truth = copy.scores(text, definition.text)
+        found = reader.search(text=text, k=k, columns=["id"]).rows
+        ids, scores = found["id"].to_pylist(), found["score"].to_pylist()
+        expected = sorted((score for score in truth.values() if score > 0), reverse=True)[:k]
+        assert scores == pytest.approx(expected, rel=1e-5)
+        assert [truth[number] for number in ids] == pytest.approx(expected, rel=1e-5)
+        assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_scores_are_those_of_bm25s_at_every_step_of_random_histories(sql_catalog: Catalog, seed: int) -> None:
+    """Appends, deletes, compaction, with the version of the snapshot or one that lacks rows."""
+    draws = random.Random(seed)
+    copy = TextTable(sql_catalog, draws)
+    copy.append(80)
+    definition = create_index(copy.table, DEFINITION)
+    for _ in range(6):
+        if draws.random() < 0.6:
+            index_head(copy.table.refresh(), definition)
+            compare(copy, definition)
+        draws.choice([lambda: copy.append(20), copy.delete, copy.compact])()
+        if copy.table.snapshot_by_name("ann_e"):
+            compare(copy, definition, k=7)
+
+
+@pytest.fixture
+def copy(sql_catalog: Catalog) -> TextTable:
+    """A table of which half of the rows are in the index."""
+    made = TextTable(sql_catalog, random.Random(1))
+    made.append(60)
+    index_head(made.table, create_index(made.table, DEFINITION))
+    made.append(40)
+    return made
+
+
+def indexed(copy: TextTable) -> IndexDefinition:
+    return load_definition(copy.table.refresh(), "e")
+
+
+def test_a_hybrid_answer_is_the_fusion_of_both_lists(copy: TextTable) -> None:
+    reader = open_index(copy.table.refresh(), indexed(copy), storage=STORAGE)
+    vector = vectors_of(np.array([5]), dims=DIMS)[0]
+    nearest = {row["id"]: row for row in reader.search(vector, 100, columns=["id"])}
+    words = {row["id"]: row for row in reader.search(text="red shoes", k=100, columns=["id"])}
+    found = reader.search(vector, 10, text="red shoes", columns=["id"])
+    assert found.rows.column_names == [
+        "query", "rank", "score", "distance", "vector_rank", "text_score", "text_rank", "id",
+    ]  # fmt: skip
+    ranks = [{number: row["rank"] for number, row in part.items()} for part in (nearest, words)]
+    scores = {number: sum(1 / (60 + part[number]) for part in ranks if number in part) for number in {*nearest, *words}}
+    assert [row["score"] for row in found] == pytest.approx(sorted(scores.values(), reverse=True)[:10])
+    for row in found:
+        assert row["score"] == pytest.approx(scores[row["id"]])
+        assert row["vector_rank"] == ranks[0].get(row["id"])
+        assert row["text_rank"] == ranks[1].get(row["id"])
+        assert row["distance"] == (nearest[row["id"]]["distance"] if row["id"] in nearest else None)
+        assert row["text_score"] == (words[row["id"]]["score"] if row["id"] in words else None)
+
+
+def test_a_weight_of_one_orders_by_words_and_of_zero_by_vectors(copy: TextTable) -> None:
+    reader = open_index(copy.table.refresh(), indexed(copy), storage=STORAGE)
+    vector = vectors_of(np.array([5]), dims=DIMS)[0]
+    by_words = reader.search(text="red shoes", k=5, columns=["id"]).rows["id"].to_pylist()
+    by_vector = reader.search(vector, 5, columns=["id"]).rows["id"].to_pylist()
+    for weight, expected in ((1.0, by_words), (0.0, by_vector)):
+        found = reader.search(vector, 5, text="red shoes", text_weight=weight, columns=["id"])
+        assert found.rows["id"].to_pylist() == expected
+        assert max(row["score"] for row in found) == 1.0
+
+
+def test_several_texts_and_conditions_are_answered_as_one_by_one(copy: TextTable) -> None:
+    reader = open_index(copy.table.refresh(), indexed(copy), storage=STORAGE)
+    texts, where = ["red shoes", "the", "日本語"], ["id < 50", None, "id >= 50"]
+    together = reader.search(text=texts, k=4, columns=["id"], where=where).rows
+    alone = [
+        reader.search(text=text, k=4, columns=["id"], where=condition).rows
+        for text, condition in zip(texts, where, strict=True)
+    ]
+    for number, one in enumerate(alone):
+        own = together.filter(pa.compute.equal(together["query"], number))
+        assert own.drop_columns(["query"]).to_pylist() == one.drop_columns(["query"]).to_pylist()
+    assert all(number < 50 for number in alone[0]["id"].to_pylist())
+    unfiltered = {row["id"]: row["score"] for row in reader.search(text="red shoes", k=100, columns=["id"])}
+    assert all(unfiltered[row["id"]] == row["score"] for row in alone[0].to_pylist()), "counts are of all rows"
+
+
+def test_a_text_without_a_word_finds_nothing_and_says_so(copy: TextTable) -> None:
+    reader = open_index(copy.table.refresh(), indexed(copy), storage=STORAGE)
+    for text in ("", "the of", "¡!"):
+        found = reader.search(text=text)
+        assert len(found) == 0
+        assert "the text has no word that is searched for: no row is found by it" in found.warnings
+    vector = vectors_of(np.array([5]), dims=DIMS)[0]
+    assert len(reader.search(vector, 5, text="the")) == 5, "the vectors answer alone"
+    assert len(reader.search(text="unheard")) == 0
+
+
+def test_rows_of_equal_texts_come_in_the_same_order_after_a_compaction(copy: TextTable) -> None:
+    """But for rows whose words are equal, which tie."""
+    columns = ["id", "body", "tags"]
+    before = open_index(copy.table.refresh(), indexed(copy), storage=STORAGE).search(text="red", k=100, columns=columns)
+    copy.compact()
+    after = open_index(copy.table.refresh(), indexed(copy), storage=STORAGE).search(text="red", k=100, columns=columns)
+    words = [[sorted(_terms(row["body"])) + sorted(_terms(row["tags"])) for row in found] for found in (before, after)]
+    assert words[0] == words[1]
+    assert before.rows["id"].to_pylist() != sorted(before.rows["id"].to_pylist())
+
+
+def test_bad_input_says_what_to_do(copy: TextTable) -> None:
+    reader = open_index(copy.table.refresh(), indexed(copy), storage=STORAGE)
+    vector = vectors_of(np.array([5]), dims=DIMS)[0]
+    for arguments, message in (
+        ({}, "give a vector, a text, or both"),
+        ({"text": 5}, "words to search for"),
+        ({"text": ["a", 5]}, "words to search for"),
+        ({"text": []}, "words to search for"),
+        ({"queries": vector, "text": ["a", "b"]}, "give one text per vector"),
+        ({"queries": vector, "text": "a", "text_weight": 1.5}, "from 0 to 1"),
+        ({"text": "a", "text_weight": 0.5}, "give a vector, too"),
+        ({"queries": vector, "text": "a", "certified": True}, "leave one out"),
+    ):
+        with pytest.raises(QueryError, match=message):
+            reader.search(**arguments)  # type: ignore[arg-type]
+    plain = create_index(copy.table, IndexDefinition(name="p", column="embedding", metric="l2", target_recall=0.0))
+    index_head(copy.table, plain)
+    with pytest.raises(QueryError, match=r"index p is of vectors alone.*text = \['title'\]"):
+        open_index(copy.table.refresh(), plain, storage=STORAGE).search(text="red")
+    with pytest.raises(DefinitionError, match="only columns of strings, and of lists of strings"):
+        create_index(copy.table, IndexDefinition(name="q", column="embedding", text=("id",)))
+    with pytest.raises(DefinitionError, match="analyzer = de is for columns of texts"):
+        create_index(copy.table, IndexDefinition(name="q", column="embedding", analyzer="de"))
+
+
+def test_words_of_files_that_the_index_lacks_are_read_once(copy: TextTable) -> None:
+    reader = open_index(copy.table.refresh(), indexed(copy), storage=STORAGE)
+    assert reader.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    found = reader.search(text="red", columns=["id"])
+    assert "words of 1 data file that the index lacks" in found.explain()
+    assert found.profile.tail_rows == 40
+
+
+def test_a_change_of_the_analyzer_or_of_columns_makes_the_words_anew(copy: TextTable) -> None:
+    """And nothing else: the graphs stay."""
+    index_head(copy.table, indexed(copy))
+    for changed in (replace(DEFINITION, analyzer="none"), replace(DEFINITION, text=("tags",))):
+        definition = create_index(copy.table, changed, replace=True)
+        report = index_head(copy.table, definition)
+        assert (report.action, report.inserted) == (Action.REFRESHED, 0)
+        assert (
+            check_integrity(RunContext(copy.table, STORAGE), index_versions(copy.table.refresh(), "e")[-1]).faults == ()
+        )
+        assert index_head(copy.table, definition).action is Action.REUSED
+        reader = open_index(copy.table.refresh(), definition, storage=STORAGE)
+        found = reader.search(text="runs", k=100)
+        assert not found.profile.tail
+        assert len(found)
+
+
+def test_damaged_words_are_passed_over_with_a_warning_and_found_by_a_check(copy: TextTable) -> None:
+    index_head(copy.table, indexed(copy))
+    table = copy.table.refresh()
+    truth = open_index(table, indexed(copy), storage=STORAGE).search(text="red shoe", k=50).rows
+    version = index_versions(table, "e")[-1]
+    opened = open_version(version, STORAGE)
+    (entry, *_) = read_included_blob(opened, next(iter(opened.texts)), STORAGE, of_words=True).entries
+    location = location_of(version, entry)
+    whole = Path(to_path(location.path)).read_bytes()
+    for offset in (5, location.length // 2, location.length - 3):
+        broken = bytearray(whole)
+        broken[location.offset + offset] ^= 1
+        Path(to_path(location.path)).write_bytes(bytes(broken))
+        found = open_index(table, indexed(copy), storage=STORAGE).search(text="red shoe", k=50)
+        assert found.rows == truth
+        assert any("words of the index cannot be read" in warning for warning in found.warnings)
+        (fault, *_) = check_integrity(RunContext(table, STORAGE), version).faults
+        assert "words of" in fault
+    Path(to_path(location.path)).write_bytes(whole)
+    assert check_integrity(RunContext(table, STORAGE), version).faults == ()
