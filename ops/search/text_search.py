@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from icepuffin.ann_kernels.arrays import F64
 from icepuffin.ann_kernels.cached_property import cached_property
-from icepuffin.ops.index.definitions.definition_columns import has_texts
+from icepuffin.ops.index.definitions.definition_columns import has_texts, resolve_columns
 from icepuffin.ops.model import FileNumber
 from icepuffin.ops.process.stage_clock import StageClock
 from icepuffin.ops.search.arguments import Condition
@@ -17,6 +17,7 @@ from icepuffin.ops.search.fusion import RankedRows, answer_columns, fuse
 from icepuffin.ops.search.pipeline import Answer, RowsRequest, SearchPipeline
 from icepuffin.ops.search.result import Profile, SearchCosts
 from icepuffin.ops.search.target import SearchTarget, VersionChoice
+from icepuffin.ops.table.snapshots import table_name
 from icepuffin.ops.text.text_index import TextAnswer, TextIndex
 
 _DEPTH = 100
@@ -54,14 +55,15 @@ class TextSearch:
     def _index(self) -> TextIndex:
         """Raises QueryError where no words are indexed, RestrictedTableError where a column is masked."""
         target, definition = self._target, self._target.definition
-        if definition is None or not definition.text_ids:
+        if definition is None or not definition.text:
             what = "there is no index" if definition is None else f"index {definition.name} is of vectors alone"
             raise QueryError(
                 f"{what}, so that no words can be searched for: make one with columns of texts, such as "
                 "text = ['title'], and refresh it"
             )
         columns = {field.field_id: field.name for field in target.schema.fields if has_texts(field)}
-        present = {field_id: columns[field_id] for field_id in definition.text_ids if field_id in columns}
+        ids = resolve_columns(definition, "text", target.schema, table_name(target.table))
+        present = {field_id: columns[field_id] for field_id in ids if field_id in columns}
         if target.restriction is not None:
             target.restriction.require_visible(present.values())
         find = self._pipeline.conditions.matches

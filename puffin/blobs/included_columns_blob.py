@@ -93,15 +93,11 @@ class WordsEntry(IncludedEntry):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IncludedBlob:
-    """All that a version has of one included column, or of the words of one."""
+    """All that a version has of one included column."""
 
     field_id: int
     entries: tuple[IncludedEntry, ...]
-    of_words: bool = False
-
-    @property
-    def magic(self) -> bytes:
-        return MAGIC_OF_WORDS if self.of_words else MAGIC
+    magic: ClassVar[bytes] = MAGIC
 
     @property
     def bytes_by_pack(self) -> dict[int, int]:
@@ -110,6 +106,13 @@ class IncludedBlob:
         for entry in self.entries:
             size[entry.pack] += entry.length
         return {pack: size[pack] for pack in sorted(size) if size[pack]}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WordsBlob(IncludedBlob):
+    """All that a version has of the words of one column."""
+
+    magic: ClassVar[bytes] = MAGIC_OF_WORDS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -256,7 +259,7 @@ def decode(data: bytes) -> IncludedBlob:
         slots.add(slot)
         entries.append(entry)
     cursor.finish()
-    return IncludedBlob(field_id, tuple(entries), of_words)
+    return (WordsBlob if of_words else IncludedBlob)(field_id, tuple(entries))
 
 
 def _is_possible(entry: IncludedEntry) -> bool:

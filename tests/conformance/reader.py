@@ -178,18 +178,19 @@ def file_lists(body: bytes, rows: int, kind: str) -> list[Any]:
     return [[*own, None] if state == 1 else own for own, state in zip(out, states, strict=True)]
 
 
-def included(data: bytes) -> dict[str, Any]:
-    """Section 10: the entry of each file, by slot."""
+def included(data: bytes, expected: bytes = b"ANNC") -> dict[str, Any]:
+    """Section 10: the entry of each file, by slot. `expected`: ANNX where it is of words."""
     read = Bytes(data)
     magic, version, field_id, count, checksum = read("4s4I")
-    need(magic == b"ANNC" and version == 1, "header")
+    need(magic == expected and version == 1, "header")
     need(zlib.crc32(data[:16] + bytes(4) + data[20:]) == checksum, "checksum")
     out: dict[str, Any] = {"field_id": field_id, "files": {}}
     for _ in range(count):
         slot, *numbers = read("IQIIIQQI")
         kind, _, left_out = read.text(), read.text(), read.text()
         need(slot not in out["files"], "slot")
-        need(not any(numbers[1:]) if left_out else 0 < numbers[1] <= 4096, "entry")
+        of_words = expected == b"ANNX" and numbers[1] <= numbers[0] and not numbers[2]
+        need(not any(numbers[1:]) if left_out else of_words or 0 < numbers[1] <= 4096, "entry")
         out["files"][slot] = left_out or (kind, *numbers)
     read.end()
     return out
@@ -218,6 +219,62 @@ def included_values(entry: tuple[Any, ...], file: bytes) -> list[Any]:
         out += [value if present else None for value, present in zip(values, bits, strict=False)]
     read.end()
     return out
+
+
+def words(entry: tuple[Any, ...], file: bytes) -> list[dict[str, int]]:
+    """How often each row of a file has each term, from the words of a column of texts."""
+    _, rows, ranges, _, _, offset, length, checksum = entry
+    data, out = file[offset : offset + length], list[dict[str, int]]()
+    index = data[length - 20 * ranges :]
+    need(len(data) == length and zlib.crc32(index) == checksum, "index of ranges")
+    read = Bytes(data[: length - 20 * ranges])
+    for own_rows, stored, raw, crc, of_lists in struct.iter_unpack("<5I", index):
+        head = read.take(stored)
+        need(zlib.crc32(head) == crc, "head")
+        out += range_of_rows(expand(head, "zstd") if stored != raw else head, own_rows, read.take(of_lists))
+    read.end()
+    need(len(out) == rows, "rows")
+    return out
+
+
+def range_of_rows(head: bytes, expected: int, lists: bytes) -> list[dict[str, int]]:
+    read = Bytes(head)
+    rows, terms, of_lists, width = read("IIQB3x")
+    need(rows == expected and of_lists == len(lists) and width in (1, 2, 4), "head")
+    lengths, ties = read.array(f"<u{width}", rows).tolist(), read.array("<u4", rows).tolist()
+    of_terms, counts, sizes = (read.array(kind, terms).tolist() for kind in ("<u2", "<u4", "<u4"))
+    names = [read.take(size) for size in of_terms]
+    pages = read.array("<u4", -(-len(lists) // 16_384)).tolist()
+    read.end()
+    need(names == sorted(set(names)), "order of terms")
+    need(pages == [zlib.crc32(lists[at : at + 16_384]) for at in range(0, len(lists), 16_384)], "pages")
+    out: list[dict[str, int]] = [{} for _ in range(rows)]
+    of_range = Bytes(lists)
+    for name, count, size in zip(names, counts, sizes, strict=True):
+        for row, often in rows_of_list(Bytes(of_range.take(size)), count):
+            out[row][name.decode()] = often
+    of_range.end()
+    need([sum(own.values()) for own in out] == lengths, "lengths")
+    sums = [sum(0x9E3779B97F4A7C15 * zlib.crc32(term.encode()) * n for term, n in own.items()) for own in out]
+    need([(total % 2**64) >> 32 for total in sums] == ties, "ties")
+    return out
+
+
+def rows_of_list(read: Bytes, count: int) -> list[tuple[int, int]]:
+    rows, before = list[tuple[int, int]](), -1
+    for first in range(0, count, 128):
+        size = min(128, count - first)
+        widths = read("BB")
+        steps, more = (
+            [number >> width * place & (1 << width) - 1 for place in range(size)]
+            for width in widths
+            for number in [int.from_bytes(read.take(-(-size * width // 8)), "little")]
+        )
+        for step, often in zip(steps, more, strict=True):
+            before += step + 1
+            rows.append((before, often + 1))
+    read.end()
+    return rows
 
 
 def distinct_values(read: Bytes, count: int, width: int, kind: str) -> list[Any]:

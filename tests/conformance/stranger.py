@@ -64,6 +64,11 @@ class Version:
             }
             for column in columns
         }
+        texts = [reader.included(data, b"ANNX") for blob, data in blobs if blob["type"] == "icepuffin-ann-text-v1"]
+        self.words = {
+            column["field_id"]: {slot: reader.words(entry, files[entry[4]]) for slot, entry in column["files"].items()}
+            for column in texts
+        }
         shards = [(blob, data) for blob, data in blobs if blob["type"] == "flockdb-ann-index-v1"]
         named = next(blob for blob, _ in blobs if blob["type"] == "flockdb-ann-routing-v1")["properties"]
         curves = [blob["properties"].get("ann.recall_curve", "") for blob, _ in shards]

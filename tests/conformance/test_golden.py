@@ -74,6 +74,7 @@ def test_the_golden_files_are_small_and_have_each_type_of_blob() -> None:
     assert sum(sizes) <= 600_000
     of_table = blob_types(GOLDEN / "t")
     of_deletes, of_moved_rows, of_lists = BlobType.DELETION_VECTOR, BlobType.ADDRESSES, BlobType.TOKENS
-    assert {*BlobType} - of_table == {of_deletes, of_moved_rows, of_lists}
+    of_words = {BlobType.TEXT, BlobType.WORDS}  # the next release writes its own files
+    assert {*BlobType} - of_table == {of_deletes, of_moved_rows, of_lists} | of_words
     assert {"deletion-vector", "addresses", "tokens"} < BLOBS.keys()
     assert {path.stem for path in (GOLDEN / "blobs").iterdir()} == BLOBS.keys()

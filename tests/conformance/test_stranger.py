@@ -5,6 +5,7 @@ import io
 import json
 import re
 import struct
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -18,6 +19,7 @@ from pyiceberg.table import Table
 
 from examples.demo.row_deletes import append_position_deletes
 from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.index.definitions.ddl import create_index
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.model import Action, SnapshotId
@@ -359,3 +361,21 @@ def test_sketches_by_data_file_are_read_through_the_text() -> None:
         {"path": "data/a.parquet", "deletes": "ab" * 32, "added_by": 0, "sketches": first},
         {"path": "data/b.parquet", "deletes": "", "added_by": 7, "sketches": second},
     ]
+
+
+@pytest.mark.usefixtures("packed")
+def test_a_stranger_reads_the_words_of_texts(table: Table) -> None:
+    """Of an analyzer without stems: the text's other steps are in the standard library."""
+    definition = create_index(table, replace(DEFINITION, target_recall=0.3, text=("name", "section"), analyzer="none"))
+    index_head(table, definition)
+    change(table)
+    index_head(table, definition)
+    metadata = json.loads(to_path(table.refresh().metadata_location).read_text(encoding="utf-8"))
+    version = stranger.Version(metadata, "e")
+    ids = {field.name: field.field_id for field in table.schema().fields}
+    for column in definition.text:
+        files = version.words[ids[column]]
+        assert len(files) == 3
+        for slot, rows in files.items():
+            texts = pq.read_table(version.path(slot), columns=[column])[column].to_pylist()
+            assert rows == [dict(Counter(text.split())) for text in texts]

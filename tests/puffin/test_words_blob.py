@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icepuffin.puffin.blobs import included_columns_blob
-from icepuffin.puffin.blobs.included_columns_blob import IncludedBlob, IncludedEntry, WordsEntry
+from icepuffin.puffin.blobs.included_columns_blob import IncludedBlob, IncludedEntry, WordsBlob, WordsEntry
 from icepuffin.puffin.blobs.words_blob import (
     PAGE,
     RangeLocation,
@@ -115,12 +115,12 @@ def test_an_index_that_does_not_fit_its_entry_is_refused() -> None:
 
 def test_locations_of_words_and_of_values_are_told_apart() -> None:
     entry, _ = written([([1, 2], {b"a": b"xy"})])
-    blob = IncludedBlob(7, (entry,), of_words=True)
+    blob = WordsBlob(7, (entry,))
     read = included_columns_blob.decode(included_columns_blob.encode(blob))
-    assert (read.field_id, read.of_words, read.entries) == (7, True, (entry,))
+    assert (type(read), read.field_id, read.entries) == (WordsBlob, 7, (entry,))
     value = IncludedEntry(0, 5, "long", "{}", block_rows=5, width=8, length=60, checksum=1)
     read = included_columns_blob.decode(included_columns_blob.encode(IncludedBlob(7, (value,))))
-    assert (read.of_words, read.entries) == (False, (value,))
-    for wrong in (IncludedBlob(7, (value,), of_words=True),):
+    assert (type(read), read.entries) == (IncludedBlob, (value,))
+    for wrong in (WordsBlob(7, (value,)),):
         with pytest.raises(BadBlobError, match="not possible"):
             included_columns_blob.decode(included_columns_blob.encode(wrong))

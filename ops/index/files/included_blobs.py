@@ -18,7 +18,7 @@ from icepuffin.ops.storage import relative_to
 from icepuffin.ops.tasks.included_task import IncludedPart, IncludedTask, stage_included, without_values
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.tasks.words_task import WordsTask, stage_words
-from icepuffin.puffin.blobs.included_columns_blob import IncludedBlob
+from icepuffin.puffin.blobs.included_columns_blob import IncludedBlob, WordsBlob
 from icepuffin.puffin.blobs.routing_blob import CoveredFile
 from icepuffin.puffin.errors import PuffinError
 from icepuffin.puffin.types import MAX_BLOB_BYTES
@@ -176,4 +176,4 @@ def values_blobs(columns: Sequence[IncludedColumn], is_written: Callable[[Includ
 def included_blob(column: IncludedColumn, offsets: Mapping[Values, PackOffset]) -> IncludedBlob:
     """The blob of a column whose values lie at `offsets`. Its length does not depend on these."""
     entries = tuple(part.entry.moved(*offsets.get(part.values, (0, 0))) for part in column.parts)
-    return IncludedBlob(column.field_id, entries, bool(column.analyzer))
+    return (WordsBlob if column.analyzer else IncludedBlob)(column.field_id, entries)

@@ -13,7 +13,7 @@ from icepuffin.ops.tasks.shard_task import ShardResult
 from icepuffin.puffin import BlobMetadata
 from icepuffin.puffin.blobs import included_columns_blob as included_codec
 from icepuffin.puffin.blobs.attributes_blob import AttributeBlob
-from icepuffin.puffin.blobs.included_columns_blob import IncludedBlob
+from icepuffin.puffin.blobs.included_columns_blob import IncludedBlob, WordsBlob
 from icepuffin.puffin.types import MAX_BLOB_BYTES, BlobType, community_type
 
 
@@ -56,9 +56,10 @@ def planned_included(plan: VersionPlan, blob: IncludedBlob) -> BlobMetadata:
         "bytes": str(sum(entry.length for entry in blob.entries)),
         BYTES_BY_PACK: json.dumps(blob.bytes_by_pack),
     }
-    if blob.of_words:
+    of_words = isinstance(blob, WordsBlob)
+    if of_words:
         properties[ANALYZER] = analyzer_identity(plan.definition.analyzer)
-    kind = BlobType.TEXT if blob.of_words else BlobType.INCLUDED
+    kind = BlobType.TEXT if of_words else BlobType.INCLUDED
     planned = planned_blob(plan, kind, len(included_codec.encode(blob)), codec=None)
     return replace(planned, fields=(blob.field_id,), properties=properties)
 

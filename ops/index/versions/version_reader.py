@@ -36,7 +36,7 @@ from icepuffin.puffin.blobs import centroid_blob, routing_blob
 from icepuffin.puffin.blobs import included_columns_blob as included_blob
 from icepuffin.puffin.blobs.attributes_blob import AttributeBlob
 from icepuffin.puffin.blobs.centroid_blob import CentroidIndex
-from icepuffin.puffin.blobs.included_columns_blob import IncludedBlob, IncludedEntry
+from icepuffin.puffin.blobs.included_columns_blob import IncludedBlob, IncludedEntry, WordsBlob
 from icepuffin.puffin.blobs.routing_blob import Routing, ShardEntry, VectorRun
 from icepuffin.puffin.errors import BadBlobError, LaterFormatError
 from icepuffin.puffin.puffin_reader import TAIL_READ
@@ -375,7 +375,7 @@ def included_of(
     """
     column = included_blob.decode(reader.read_blob(blob))
     sizes = [file_size, *(pack.size for pack in version.packs)]
-    is_other = (blob.fields, column.of_words) != ((column.field_id,), blob.type == BlobType.TEXT)
+    is_other = (blob.fields, isinstance(column, WordsBlob)) != ((column.field_id,), blob.type == BlobType.TEXT)
     if is_other or any(
         entry.slot >= len(routing.files)
         or routing.files[entry.slot].rows != entry.rows

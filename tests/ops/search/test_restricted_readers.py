@@ -84,7 +84,10 @@ COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     "gt-eq": operator.ge,
 }
 NEGATED = {"not-eq": "eq", "not-in": "in", "not-starts-with": "starts-with", "not-null": "is-null", "not-nan": "is-nan"}
-INDEX = replace(DEFINITION, filters=("section", "score", "tags"), include=("day",), search_list=200, max_degree=32)
+INDEX = replace(
+    DEFINITION, filters=("section", "score", "tags"), include=("day",), text=("section", "tags"), analyzer="none",
+    search_list=200, max_degree=32,
+)  # fmt: skip
 Row = dict[str, Any]
 
 
@@ -362,9 +365,14 @@ def told(reader: icepuffin.IndexReader) -> list[Any]:
         reader.search(queries(2), 2, where=["score > 0", None]),
         reader.within(queries(2), 4.0),
     ]
+    if reader.definition is not None:
+        results += [reader.search(text="a x", k=50), reader.search(queries(1), 5, text="x", where="score > 0")]
     for result in results:
         lines = [f"{part} {text}" for part, text in explain(result) if part not in {"answer", "version", "total"}]
-        facts += [str(result.rows.to_pylist()), nameless([*result.warnings, *lines]), result.opening, result.coverage]
+        rows = result.rows.to_pylist()
+        if "score" in result.rows.column_names[:3]:  # rows of equal words come by the names of their files
+            rows = sorted((row["score"], row["id"]) for row in rows)
+        facts += [str(rows), nameless([*result.warnings, *lines]), result.opening, result.coverage]
         facts.append(replace(result.profile, milliseconds={}, why=""))
     return facts
 

@@ -11,11 +11,13 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import ancestors_of
 
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index.definitions.ddl import create_index, load_definition
 from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
 from icepuffin.ops.index.verify.integrity import check_integrity
+from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.index.versions.version_reader import location_of, open_version, read_included_blob
 from icepuffin.ops.model import Action
 from icepuffin.ops.rows.text_analysis import Analyzer
@@ -23,6 +25,7 @@ from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.storage.local_storage import to_path
+from icepuffin.ops.tasks import words_task
 from icepuffin.ops.tasks.task_runner import RunContext
 from tests.conftest import STORAGE, vectors_of
 from tests.ops.index.comparison import index_head
@@ -75,6 +78,15 @@ class TextTable:
     def compact(self) -> None:
         self.table.overwrite(self.table.scan().to_arrow())
 
+    def back_to(self, past: dict[int, dict[int, dict[str, object]]]) -> None:
+        """Roll back to a snapshot that is an ancestor of the head, where there is one."""
+        line = ancestors_of(self.table.refresh().current_snapshot(), self.table.metadata)
+        ancestors = [snapshot.snapshot_id for snapshot in line]
+        earlier = [number for number in ancestors[1:] if number in past]
+        if earlier:
+            self.table.manage_snapshots().rollback_to_snapshot(earlier[0]).commit()
+            self.rows = dict(past[earlier[0]])
+
     def scores(self, text: str, columns: Sequence[str]) -> dict[int, float]:
         """BM25 of each row by `bm25s`, summed over the columns."""
         total = dict.fromkeys(self.rows, 0.0)
@@ -97,8 +109,8 @@ def _terms(value: object) -> list[str]:
     return [term.decode() for text in texts if text for term in Analyzer("en").query_terms(str(text))]
 
 
-def compare(copy: TextTable, definition: IndexDefinition, k: int = 100) -> None:
-    reader = open_index(copy.table.refresh(), definition, storage=STORAGE)
+def compare(copy: TextTable, definition: IndexDefinition, k: int = 100, snapshot: int | None = None) -> None:
+    reader = open_index(copy.table.refresh(), definition, storage=STORAGE, snapshot=snapshot)
     for text in ("red shoes", "running", "the", "日本語 fast fast", copy.text() or "x"):
         truth = copy.scores(text, definition.text)
         found = reader.search(text=text, k=k, columns=["id"]).rows
@@ -110,19 +122,34 @@ def compare(copy: TextTable, definition: IndexDefinition, k: int = 100) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_scores_are_those_of_bm25s_at_every_step_of_random_histories(sql_catalog: Catalog, seed: int) -> None:
-    """Appends, deletes, compaction, with the version of the snapshot or one that lacks rows."""
+def test_scores_are_those_of_bm25s_at_every_step_of_random_histories(
+    sql_catalog: Catalog, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Appends, deletes, compaction, rollback, with the version of the snapshot or one that lacks rows; then each
+    snapshot of the past.
+    """
+    monkeypatch.setattr(words_task, "RANGE_ROWS", 16)
+    if seed % 2:
+        monkeypatch.setattr(index_packs, "PACK_BYTES", 1)
     draws = random.Random(seed)
     copy = TextTable(sql_catalog, draws)
     copy.append(80)
     definition = create_index(copy.table, DEFINITION)
+    index_head(copy.table, definition)
+    past: dict[int, dict[int, dict[str, object]]] = {}
     for _ in range(6):
+        head = copy.table.refresh().metadata.current_snapshot_id or 0
+        past[head] = dict(copy.rows)
+        compare(copy, definition)
+        draws.choice([lambda: copy.append(20), copy.delete, copy.compact, lambda: copy.back_to(past)])()
+        compare(copy, definition, k=7)
         if draws.random() < 0.6:
             index_head(copy.table.refresh(), definition)
-            compare(copy, definition)
-        draws.choice([lambda: copy.append(20), copy.delete, copy.compact])()
-        if copy.table.snapshot_by_name("ann_e"):
-            compare(copy, definition, k=7)
+            version = index_versions(copy.table.refresh(), "e")[-1]
+            assert check_integrity(RunContext(copy.table, STORAGE), version).faults == ()
+    for snapshot_id, rows in past.items():
+        copy.rows = rows
+        compare(copy, definition, snapshot=snapshot_id)
 
 
 @pytest.fixture
@@ -148,7 +175,13 @@ def test_a_hybrid_answer_is_the_fusion_of_both_lists(copy: TextTable) -> None:
     assert found.rows.column_names == [
         "query", "rank", "score", "distance", "vector_rank", "text_score", "text_rank", "id",
     ]  # fmt: skip
-    ranks = [{number: row["rank"] for number, row in part.items()} for part in (nearest, words)]
+    values = [
+        {number: row["distance"] for number, row in nearest.items()},
+        {number: -row["score"] for number, row in words.items()},
+    ]
+    ranks = [
+        {number: 1 + sum(other < own for other in part.values()) for number, own in part.items()} for part in values
+    ]
     scores = {number: sum(1 / (60 + part[number]) for part in ranks if number in part) for number in {*nearest, *words}}
     assert [row["score"] for row in found] == pytest.approx(sorted(scores.values(), reverse=True)[:10])
     for row in found:
@@ -278,3 +311,31 @@ def test_damaged_words_are_passed_over_with_a_warning_and_found_by_a_check(copy:
         assert "words of" in fault
     Path(to_path(location.path)).write_bytes(whole)
     assert check_integrity(RunContext(table, STORAGE), version).faults == ()
+
+
+def test_words_in_packs_are_shared(copy: TextTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_packs, "PACK_BYTES", 1)
+    index_head(copy.table, indexed(copy))
+    places = []
+    for _ in range(2):
+        version = index_versions(copy.table.refresh(), "e")[-1]
+        opened = open_version(version, STORAGE)
+        blob = read_included_blob(opened, 2, STORAGE, of_words=True)
+        places.append({location_of(version, entry).path for entry in blob.entries})
+        assert opened.bytes_total > opened.bytes_searched
+        copy.append(10)
+        index_head(copy.table, indexed(copy))
+    assert len(places[0]) == 1
+    assert places[0] < places[1], "what is there is named, not copied"
+    compare(copy, indexed(copy))
+
+
+def test_a_reader_that_follows_searches_by_words(copy: TextTable) -> None:
+    with open_index(copy.table.refresh(), indexed(copy), storage=STORAGE).follow() as following:
+        before = following.search(text="red", k=100).rows
+        copy.append(30)
+        assert following.update()
+        after = following.search(text="red", k=100, columns=["id"]).rows
+    assert len(after) > len(before)
+    truth = copy.scores("red", DEFINITION.text)
+    assert after["score"].to_pylist() == pytest.approx([truth[number] for number in after["id"].to_pylist()])
