@@ -223,8 +223,9 @@ def _in_order(left: DataFrame, join: Join) -> DataFrame:
 
     Columns are called by numbers: PySpark's `mapInArrow` takes a name with a dot or a backtick for a path.
     Rows of one hash are alike. `xxhash64` skips nulls, so that a value and a null next to it could change places, has
-    no bounds between nested values, and takes both zeros for one: as texts they have all that. The vector, which has
-    neither nulls nor another length, comes first, with the texts of its zeros alone.
+    no bounds between nested values, and takes both zeros for one: as texts they have all that. Of texts that are equal
+    by their collation it may make one hash, as in Spark 4.0, but not of their bytes. The vector, which has neither
+    nulls nor another length, comes first, with the texts of its zeros alone.
     """
     numbered = {name: f"column_{number}" for number, name in enumerate(left.columns)}
     vector = numbered[join.vector]
@@ -233,6 +234,8 @@ def _in_order(left: DataFrame, join: Join) -> DataFrame:
         hashed.append(f"transform(filter({vector}, number -> number = 0), number -> CAST(number AS STRING))")
     for name in [name for name in left.columns if name not in (join.vector, *join.unhashed)]:
         field, data_type = numbered[name], left.schema[name].dataType
+        if isinstance(data_type, StringType):
+            field = f"CAST({field} AS BINARY)"
         hashed += [field, f"isnull({field})"]
         if isinstance(data_type, FloatType | DoubleType):
             hashed.append(f"CAST({field} AS STRING)")

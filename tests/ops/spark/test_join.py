@@ -518,6 +518,18 @@ def test_rows_that_differ_within_nested_columns_or_in_the_sign_of_a_zero_have_ha
         assert hashes[0] != hashes[1], left.schema.simpleString()
 
 
+def test_texts_that_are_equal_by_their_collation_have_hashes_of_their_own(own_session: "SparkSession") -> None:
+    from icepuffin.ops.spark import knn_join  # noqa: PLC0415  imports pyspark
+
+    own_session.conf.set("spark.sql.legacy.collationAwareHashFunctions", "true")  # as Spark 4.0 does without it
+    rows = [(text, queries(1)[0].tolist()) for text in ("a", "A", "a ")]
+    join: Any = SimpleNamespace(vector="query", unhashed=())
+    for kind, value in (("UTF8_LCASE", "x"), ("UNICODE_CI_RTRIM", "x"), ("UTF8_LCASE", "array(x)")):
+        left = own_session.createDataFrame(rows, f"x string COLLATE {kind}, query array<float>")
+        hashes = knn_join._in_order(left.selectExpr(f"{value} AS x", "query"), join).toArrow()[ROW_HASH].to_pylist()
+        assert len(set(hashes)) == 3, (kind, value)
+
+
 def test_columns_whose_names_have_dots_and_backticks_are_joined(session: "SparkSession", table: Table) -> None:
     """Beside them a struct whose field has the path that one of the names is."""
     from icepuffin.ops.spark.knn_join import knn_join  # noqa: PLC0415  imports pyspark
