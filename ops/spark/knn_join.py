@@ -296,7 +296,7 @@ def _schema(left: StructType, on: str, names: Sequence[str], prefix: str, job: S
     for field in left.fields:
         try:
             to_arrow_type(field.dataType)
-        except PySparkTypeError as error:
+        except (PySparkTypeError, ValueError) as error:  # the latter for array() and map()
             raise QueryError(
                 f"column {field.name!r} of the left side is {field.dataType.simpleString()}, of which PySpark makes no "
                 "Arrow column: cast it, or leave it out"
