@@ -1,8 +1,6 @@
 """Iceberg's types as Spark has them: uuids, and times of day, which not every session knows, are texts there."""
 
-import datetime as dt
-import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -20,8 +18,8 @@ def as_spark(rows: pa.Table) -> pa.Table:
     for number, field in enumerate(rows.schema):
         spark_type = _spark_type(field.type)
         if spark_type != field.type:
-            values = [_python_value(value) for value in rows.column(number).to_pylist()]
-            rows = rows.set_column(number, field.with_type(spark_type), pa.array(values, spark_type))
+            chunks = [_of_type(chunk, spark_type) for chunk in rows.column(number).chunks]
+            rows = rows.set_column(number, field.with_type(spark_type), pa.chunked_array(chunks, spark_type))
     return rows
 
 
@@ -40,18 +38,28 @@ def _spark_type(arrow_type: pa.DataType) -> pa.DataType:
     return arrow_type
 
 
-def _python_value(value: Any) -> Any:
-    """A value of Python, however nested."""
-    match value:
-        case uuid.UUID():
-            return str(value)
-        case dt.time():
-            return value.isoformat()
-        case dict():
-            return {name: _python_value(item) for name, item in value.items()}
-        case list() | tuple():
-            return type(value)(_python_value(item) for item in value)
-    return value
+def _of_type(values: pa.Array, spark_type: pa.DataType) -> pa.Array:
+    """The values in their type of Spark. Those that it has as they are never become values of Python, which has no
+    dates before the year 1 or after 9999.
+    """
+    if spark_type == values.type:
+        return values
+    if pa.types.is_binary(spark_type):
+        return values.cast(spark_type)
+    if pa.types.is_string(spark_type):
+        texts = [value if value is None else str(value) for value in values.to_pylist()]
+        return pa.array(texts, spark_type)
+    mask = values.is_null()
+    if pa.types.is_struct(spark_type):
+        parts = [_of_type(part, field.type) for part, field in zip(values.flatten(), spark_type, strict=True)]
+        return pa.StructArray.from_arrays(parts, fields=list(spark_type), mask=mask)
+    starts = values.offsets.to_numpy()
+    inner, offsets = slice(starts[0], starts[-1]), pa.array(starts - starts[0])
+    if pa.types.is_list(spark_type):
+        items = _of_type(values.values[inner], spark_type.value_type)
+        return pa.ListArray.from_arrays(offsets, items, spark_type, mask=mask)
+    sides = _of_type(values.keys[inner], spark_type.key_type), _of_type(values.items[inner], spark_type.item_type)
+    return pa.MapArray.from_arrays(offsets, *sides, spark_type, mask=mask)
 
 
 def spread_by(frame: "DataFrame", column: str, parts: int) -> "DataFrame":

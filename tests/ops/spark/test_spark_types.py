@@ -91,3 +91,25 @@ def test_types_are_changed_at_every_depth() -> None:
     assert found["all"].to_pylist() == [{"codes": [str(one), None], "hours": [("noon", "12:00:00")], "hash": b"ab"}]
     assert found["keyed"].to_pylist() == [[("08:30:00", b"ab")]]
     assert found.schema.field("keyed").type == pa.map_(pa.string(), pa.binary())
+
+
+def test_dates_that_python_lacks_stay_beside_uuids_at_every_depth() -> None:
+    days = pa.array([-800_000, None, 7_000_000, 0], pa.date32())  # years -221 and 21135
+    ids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16), None, b"u" * 16, b"v" * 16], pa.binary(16)))
+    inner = pa.StructArray.from_arrays([ids, days], ["id", "day"], mask=pa.array([False, False, False, True]))
+    offsets = pa.array([0, 1, 1, 3, 4], pa.int32())
+    absent = pa.array([False, True, False, False])
+    rows = pa.table({
+        "list": pa.ListArray.from_arrays(offsets, inner, mask=absent),
+        "map": pa.MapArray.from_arrays(offsets, pa.array([b"ab"] * 4, pa.binary(2)), inner),
+    })  # fmt: skip
+    for part in (rows, rows.slice(1), rows.slice(2, 1), rows.slice(4)):
+        found = as_spark(part)
+        found.validate(full=True)
+        assert found.schema == spark_schema(rows.schema)
+        lists, maps = (found[name].combine_chunks() for name in ("list", "map"))
+        assert lists.is_null().to_pylist() == part["list"].is_null().to_pylist()
+        assert lists.flatten().flatten()[1].equals(part["list"].combine_chunks().flatten().flatten()[1])
+    texts = [str(UUID(int=0)), None, str(UUID(bytes=b"u" * 16)), None]
+    assert as_spark(rows)["list"].combine_chunks().flatten().flatten()[0].to_pylist() == texts
+    assert maps.type == pa.map_(pa.binary(), lists.type.value_type)
