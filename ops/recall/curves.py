@@ -213,11 +213,10 @@ def choose(target: float, k: int, curve: Sequence[Width], routing: Sequence[Reac
     """
     if not curve:
         return None
-    unbeaten = [point for point in curve if not any(_beats(other, point) for other in curve)]
     reaches = [*routing, Reach(math.inf, float(max(1, shards)), 1.0)]
     choices: list[tuple[float, Choice]] = []
     for reach in reaches:
-        point = _narrowest(unbeaten, target / reach.recall if reach.recall else math.inf)
+        point = _narrowest(curve, target / reach.recall if reach.recall else math.inf)
         if point is not None:
             cost = point.distances * reach.shards
             choices.append((cost, choice_at(point, reach.probe_slack, point.recall * reach.recall, k)))
@@ -289,11 +288,18 @@ def longer_list(k: int, oversample: int, measured_k: int = MEASURED_K) -> int:
 
 
 def _narrowest(curve: Sequence[Width], target: float) -> Width | None:
-    """The narrowest width that reaches the target, between measured ones too where only L differs."""
+    """The narrowest width that reaches the target, between measured ones too where only L differs.
+
+    But between two that are not beaten lies none that is: what is reckoned there would be as dear.
+    """
     before: Width | None = None
     for point in curve:
+        if any(_beats(other, point) for other in curve):
+            continue
         if point.recall >= target:
             if before is None or before.oversample != point.oversample or point.recall == before.recall:
+                return point
+            if any(before.search_list < it.search_list < point.search_list and _beats(point, it) for it in curve):
                 return point
             share = (target - before.recall) / (point.recall - before.recall)
             low, high = math.log(before.search_list), math.log(point.search_list)

@@ -153,15 +153,17 @@ def _reaching(points: Iterable[MeasuredPoint], target: float) -> _Segment | None
     segments: list[_Segment] = []
     for series in _series(points):
         before: MeasuredPoint | None = None
+        passed: MeasuredPoint | None = None
         for number, after in enumerate(series, 1):
             if any(wider.assured >= after.assured and wider.distances < after.distances for wider in series[number:]):
-                continue  # among rows that tie a narrow beam may end in comparing them all
+                passed = after  # among rows that tie a narrow beam may end in comparing them all; so do those beside it
+                continue
             if after.assured >= target:
-                last = before or after
-                segments.append(_Segment(last, after, _between(last, after, target)))
+                point = after if passed else _between(before or after, after, target)
+                segments.append(_Segment(passed or before or after, after, point))
                 break
             if before is None or after.assured >= before.assured:
-                before = after
+                before, passed = after, None
     return min(segments, key=lambda segment: segment.point.distances, default=None)
 
 

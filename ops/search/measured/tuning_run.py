@@ -295,9 +295,10 @@ class _TuningRun:
                 self._show(f"recall@{k}", number * len(widths) + step, len(slacks) * len(widths))
                 point = self._measure(k, SearchParameters(search_list, oversample, None, slack))
                 points.append(point)
-                gain = math.inf if before is None or math.isinf(slack) else point.recall - before.recall
-                if point.recall >= _WHOLE or gain < _MIN_GAIN:
-                    break
+                if before is not None and point.distances >= before.distances:  # else it was dear: see `choose_point`
+                    gain = math.inf if math.isinf(slack) else point.recall - before.recall
+                    if before.recall >= _WHOLE or gain < _MIN_GAIN:
+                        break
                 before = point
         self._show(f"recall@{k}", len(slacks) * len(widths), len(slacks) * len(widths))
         return points

@@ -182,6 +182,18 @@ def test_a_narrower_list_that_costs_more_than_a_wider_one_is_passed_over(target:
     assert equal.search_list == 16
 
 
+@pytest.mark.parametrize("target", [0.89, 0.95, 0.985])
+def test_no_width_is_chosen_beside_one_that_is_passed_over(target: float) -> None:
+    """Lists of 16 to 30 compare all of 6,000 binary rows: one of 23 is as dear as those."""
+    tied = (Width(10, 1, 0.887, 307), Width(40, 1, 0.993, 687), Width(25, 1, 0.985, 1_009), Width(16, 1, 0.974, 3_649))
+    chosen = choose(target, 10, tied, (), 1)
+    assert chosen is not None
+    assert (chosen.search_list, chosen.recall) == (40, 0.993)
+    narrow = choose(0.9, 10, (*tied[:2], Width(50, 1, 0.993, 3_649)), (), 1)
+    assert narrow is not None
+    assert 10 < narrow.search_list < 16
+
+
 def test_fewer_shards_are_probed_where_that_is_cheaper() -> None:
     ways = (Reach(0.0, 1.0, 0.6), Reach(0.2, 4.0, 0.98))
     cheap = choose(0.95, 10, CURVE, ways, 16)

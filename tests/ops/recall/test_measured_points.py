@@ -92,6 +92,25 @@ def test_a_narrower_width_that_costs_more_than_a_wider_one_is_passed_over() -> N
     assert tied[2] in points_to_keep(tied)
 
 
+def test_no_width_is_chosen_beside_one_that_is_passed_over() -> None:
+    """Lists of 16 to 30 compare all of 6,000 binary rows. Readers know it, too, who have the kept points alone."""
+    tied = (
+        point(10, 0.95, 275),
+        point(16, 1.0, 5_677),
+        point(25, 1.0, 3_029),
+        point(40, 1.0, 661),
+        point(64, 1.0, 886),
+    )
+    for points in (tied, points_to_keep(tied)):
+        assert [choose_point(points, target) for target in (0.95, 0.96, 0.99)] == [tied[0], tied[3], tied[3]]
+    falling = (point(10, 0.95, 275), point(16, 0.96, 5_677), point(25, 0.94, 300), point(40, 1.0, 661))
+    assert choose_point(falling, 0.97) == falling[3]
+    after_it = (*tied[:2], point(25, 0.97, 500), tied[3])
+    chosen = choose_point(after_it, 0.98)
+    assert chosen is not None
+    assert 25 < chosen.search_list < 40
+
+
 def test_a_narrower_width_that_finds_more_than_a_cheaper_wider_one_is_chosen() -> None:
     points = (point(10, 0.95, 828), point(16, 0.9, 500), point(40, 0.96, 2_000))
     assert choose_point(points, 0.93) == points[0]

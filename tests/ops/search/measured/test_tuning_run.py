@@ -519,6 +519,23 @@ def test_among_rows_that_tie_tuning_chooses_nothing_dearer_than_the_curves_do(ow
     assert choice.tuned.distances <= choice.by_curves.distances < 500 < report.points[0].distances
 
 
+def test_wider_lists_are_measured_until_they_cost_more(own_table: Table) -> None:
+    """A list of 10 is too narrow to have all rows compared that tie, and one of 16 finds all of them so."""
+    hot = np.random.default_rng(5).integers(0, 64, (3, 6_000))
+    values = np.eye(64, dtype=np.float32)[hot].sum(axis=0)
+    table = own_table.catalog.create_table("db.hot", ROWS)
+    table.append(make_rows(0, len(values)).set_column(3, ROWS.field(3), pa.array(values.tolist(), ROWS.field(3).type)))
+    definition = IndexDefinition(name="e", column="embedding", metric="l2", max_degree=24, search_list=64, shards=1)
+    index_head(table, definition)
+    report = tune(table.refresh(), values[:50], definition, targets=[0.95], storage=STORAGE, dry_run=True)
+    narrow, dear, *_ = [point for point in report.points if point.k == 10]
+    assert narrow.assured < 0.95
+    assert dear.recall == 1.0
+    tuned = [one.tuned for one in report.targets if one.k == 10]
+    assert all(one.recall == 1.0 and one.search_list > dear.search_list for one in tuned)
+    assert all(5 * one.distances < dear.distances for one in tuned)
+
+
 def test_ties_that_are_too_many_to_list_are_reported(own_table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     table = own_table.catalog.create_table("db.equal", ROWS)
     same = pa.array([[1.0] * DIMS] * 200, ROWS.field(3).type)
