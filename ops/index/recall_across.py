@@ -13,8 +13,8 @@ from icepuffin.ops.index.planning.sizes import SMALLEST_SAMPLE
 from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.routing_recall import curve_in_table, routing_queries, split_off_queries
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.recall.curves import WIDE_K, combined, widths
-from icepuffin.ops.recall.shard_recall import BY_DEFAULTS, DECIMALS, AcrossShards, mean_recall
+from icepuffin.ops.recall.curves import DECIMALS, WIDE_K, combined, widths
+from icepuffin.ops.recall.shard_recall import BY_DEFAULTS, AcrossShards, mean_recall
 from icepuffin.ops.tasks.found_rows import recalls_of_all
 from icepuffin.ops.tasks.shard_task import ShardResult
 

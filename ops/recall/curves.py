@@ -23,6 +23,8 @@ WIDE_K = 100
 """The other k that curves are measured for, of shards that are large enough"""
 GATE_QUERIES = 64
 """Queries by which the recall of a shard is measured before it is published"""
+DECIMALS = 6
+"""Decimals of recall in properties"""
 OVERSAMPLE = 3
 """Candidates per result row that a lean shard hands over for exact ranking, by default"""
 
@@ -198,7 +200,7 @@ def combined(
             for points, weight in weighted
         ]
         mean = sum(point.recall * weight for point, weight in points_at) / total
-        recall = min(1.0, mean * across.get(parameters, 1.0))
+        recall = min(1.0, round(mean * across.get(parameters, 1.0), DECIMALS))
         curve.append(Width(*parameters, recall, sum(point.distances for point, _ in points_at), points_at[0][0].k))
     return tuple(curve)
 

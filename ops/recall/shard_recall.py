@@ -6,10 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from icepuffin.ops.recall.curves import GATE_QUERIES, MEASURED_K
+from icepuffin.ops.recall.curves import DECIMALS, GATE_QUERIES, MEASURED_K
 
-DECIMALS = 6
-"""Decimals of recall in properties"""
 BY_DEFAULTS = 0, 0
 """In place of width and oversample: a search by default parameters"""
 
@@ -138,8 +136,10 @@ class AcrossShards:
 
 def mean_recall(recalls: Iterable[tuple[float, int]], across: float) -> float | None:
     """Recall of several shards, each with its live rows as its weight; None where there are none. `across`: the share
-    of it that a search of all shards finds.
+    of it that a search of all shards finds. Rounded as the share is: else their product is under a recall of 1.
     """
     weighted = list(recalls)
     live_rows = sum(weight for _, weight in weighted)
-    return min(1.0, across * sum(recall * weight for recall, weight in weighted) / live_rows) if live_rows else None
+    if not live_rows:
+        return None
+    return min(1.0, round(across * sum(recall * weight for recall, weight in weighted) / live_rows, DECIMALS))

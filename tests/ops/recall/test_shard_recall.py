@@ -3,6 +3,7 @@ import math
 import pytest
 
 from icepuffin.ops.index.planning.index_report import VersionRecall
+from icepuffin.ops.recall.curves import DECIMALS, Width, combined
 from icepuffin.ops.recall.shard_recall import AcrossShards, RecallBasis, ShardRecall, mean_recall, shared_queries
 
 
@@ -56,6 +57,15 @@ def test_rounded_vectors_never_raise_what_the_table_s_own_have_measured() -> Non
 def test_the_recall_of_a_version_weighs_shards_by_their_live_rows() -> None:
     assert [mean_recall([(1.0, 300), (0.5, 100)], across) for across in (0.5, 2.0)] == [0.4375, 1.0]
     assert mean_recall([], 1.0) is None
+
+
+def test_a_rounded_share_lowers_no_recall_of_1() -> None:
+    """Searches of all shards find all, those of single ones 299 of 300 and the like: the gate's target may be 1."""
+    for found in (299 / 300, 317 / 320, 0.9907):
+        across = round(1 / found, DECIMALS)
+        assert mean_recall([(found, 200), (found, 100)], across) == 1.0
+        (point,) = combined([((Width(10, 1, found, 50.0),), 300)], {(10, 1): across})
+        assert point.recall == 1.0
 
 
 def test_the_recall_of_a_version_says_of_how_many_rows_it_is_that_of_today() -> None:
