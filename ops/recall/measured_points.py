@@ -161,7 +161,6 @@ def _reaching(points: Iterable[MeasuredPoint], target: float) -> _Segment | None
             if after.assured >= target:
                 point = after if passed else _between(before or after, after, target)
                 segments.append(_Segment(passed or before or after, after, point))
-                break
             if before is None or after.assured >= before.assured:
                 before, passed = after, None
     return min(segments, key=lambda segment: segment.point.distances, default=None)

@@ -116,6 +116,17 @@ def test_a_narrower_width_that_finds_more_than_a_cheaper_wider_one_is_chosen() -
     assert choose_point(points, 0.93) == points[0]
 
 
+def test_a_wider_width_that_finds_enough_for_less_is_chosen() -> None:
+    """A list that has all rows compared finds all of them, and wider ones that do not compare find a little less."""
+    points = (
+        point(130, 0.9675, 2_023),
+        point(190, 0.9997, 9_184),
+        point(280, 0.9981, 3_427),
+        point(400, 0.9994, 4_242),
+    )
+    assert choose_point(points, 0.99) == choose_point(points_to_keep(points), 0.99) == points[2]
+
+
 def test_oversamples_are_not_interpolated() -> None:
     lean = (point(60, 0.8, 300, oversample=3), point(100, 0.9, 300, oversample=5))
     assert choose_point(lean, 0.85) == lean[1]
