@@ -62,16 +62,14 @@ def fuse(nearest: RankedRows, texts: RankedRows, k: int, text_weight: float | No
 
 
 def _of(rows: RankedRows, addresses: I64) -> tuple[F64, I64]:
-    """(values, ranks from 1) of the rows with some addresses, which ascend. Rows of one value have one rank, since which
-    of them comes first says nothing.
+    """(values, ranks from 1) of the rows with some addresses, which ascend. Rows of one value have one rank: which of
+    them comes first says nothing.
     """
     values, ranks = np.full(len(addresses), np.nan), np.zeros(len(addresses), np.int64)
     index = np.searchsorted(addresses, rows.addresses)
-    is_first = np.append(True, np.diff(rows.values) != 0)[: len(index)]
-    values[index], ranks[index] = (
-        rows.values,
-        np.maximum.accumulate(np.where(is_first, np.arange(1, len(index) + 1), 0)),
-    )
+    is_first, every = np.append(True, np.diff(rows.values) != 0)[: len(index)], np.arange(1, len(index) + 1)
+    values[index] = rows.values
+    ranks[index] = np.maximum.accumulate(np.where(is_first, every, 0))
     return values, ranks
 
 
