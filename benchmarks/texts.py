@@ -20,9 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.rows.text_analysis import Analyzer
 from icepuffin.ops.tasks.words_task import RangeWords, ranges_of
-from icepuffin.ops.text.file_words import FileWords
+from icepuffin.ops.text.file_words import WordsPlace
 from icepuffin.ops.text.text_index import ColumnScores
 from icepuffin.puffin.blobs.included_columns_blob import WordsEntry
 from icepuffin.puffin.blobs.words_blob import WordsEncoder
@@ -108,9 +109,8 @@ def ours(texts: pa.Array) -> tuple[int, Search]:
     sink.write(index)
     body = sink.getvalue()
     entry = WordsEntry(0, len(texts), "string", "{}", block_rows=ranges, length=len(body), checksum=zlib.crc32(index))
-    words = FileWords.opened(entry, lambda offset, length: body[offset : offset + length])
-    every = np.ones(len(texts), np.bool_)
-    column = ColumnScores([words], np.array([0, len(texts)]), every, [], lambda _: words)
+    place, every = WordsPlace(entry, body=body), np.ones(len(texts), np.bool_)
+    column = ColumnScores([place], np.array([0, len(texts)]), every, [], lambda _: place, StorageConfig())
     return len(body), lambda terms, k: column.best([term.encode() for term in terms], k)
 
 

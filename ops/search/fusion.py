@@ -42,35 +42,35 @@ class FusedRows:
 
 
 def fuse(nearest: RankedRows, texts: RankedRows, k: int, text_weight: float | None) -> FusedRows:
-    """The k best rows of both lists; equal ones by text rank, then by vector rank, then by place.
+    """The k best rows of both lists; equal ones in the order of the texts, then of the vectors.
 
     By reciprocal rank fusion: the sum of 1 / (60 + rank) over the lists that have the row. With a `text_weight` from 0
     to 1: that share of the text score, and the rest of the nearness, each scaled to 0 to 1 between the last and the
     first row of its list.
     """
     addresses = np.unique(np.concatenate([nearest.addresses, texts.addresses]))
-    (distances, vector_ranks), (text_scores, text_ranks) = (_of(each, addresses) for each in (nearest, texts))
+    distances, vector_ranks, vector_order = _of(nearest, addresses)
+    text_scores, text_ranks, text_order = _of(texts, addresses)
     if text_weight is None:
         scores = sum(np.where(ranks, 1 / (_RRF + ranks), 0.0) for ranks in (vector_ranks, text_ranks))
     else:
         scores = text_weight * _scaled(text_scores) + (1 - text_weight) * _scaled(-distances)
-    last = len(addresses) + 1
-    ranks = (np.where(each, each, last) for each in (vector_ranks, text_ranks))
-    best = np.lexsort((addresses, *ranks, -np.asarray(scores)))[:k]
+    best = np.lexsort((vector_order, text_order, -np.asarray(scores)))[:k]
     arrays = (scores, distances, vector_ranks, text_scores, text_ranks)
     return FusedRows(*rows_at(addresses[best]), *(np.asarray(each)[best] for each in arrays))
 
 
-def _of(rows: RankedRows, addresses: I64) -> tuple[F64, I64]:
-    """(values, ranks from 1) of the rows with some addresses, which ascend. Rows of one value have one rank: which of
-    them comes first says nothing.
+def _of(rows: RankedRows, addresses: I64) -> tuple[F64, I64, I64]:
+    """(values, ranks from 1, places in the list) of the rows with some addresses, which ascend. Rows of one value have
+    one rank: which of them comes first says nothing.
     """
     values, ranks = np.full(len(addresses), np.nan), np.zeros(len(addresses), np.int64)
+    order = np.full(len(addresses), len(addresses))
     index = np.searchsorted(addresses, rows.addresses)
     is_first, every = np.append(True, np.diff(rows.values) != 0)[: len(index)], np.arange(1, len(index) + 1)
-    values[index] = rows.values
+    values[index], order[index] = rows.values, every
     ranks[index] = np.maximum.accumulate(np.where(is_first, every, 0))
-    return values, ranks
+    return values, ranks, order
 
 
 def _scaled(values: F64) -> F64:

@@ -7,7 +7,7 @@ that neither files, nor deletes, nor the rows that a version lacks show in a sco
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from pyiceberg.schema import Schema
@@ -26,7 +26,7 @@ from icepuffin.ops.rows.attributes import is_by_name, reading_of, with_analyzer
 from icepuffin.ops.rows.text_analysis import Analyzer
 from icepuffin.ops.storage import StorageError, open_storage
 from icepuffin.ops.table.row_deletes import deleted_of_scanned, deleted_positions
-from icepuffin.ops.text.file_words import FileWords
+from icepuffin.ops.text.file_words import FileWords, WordsPlace, open_words, read_parts
 from icepuffin.puffin.blobs.included_columns_blob import WordsEntry
 from icepuffin.puffin.errors import PuffinError
 
@@ -151,41 +151,39 @@ class TextIndex:
 
     def _column(self, field_id: int) -> "ColumnScores":
         if field_id not in self._columns:
-            words, warnings = self._words(field_id)
-            self._columns[field_id] = ColumnScores(words, self._starts, self._visible, warnings, self._scan(field_id))
+            places, warnings = self._places(field_id)
+            self._columns[field_id] = ColumnScores(
+                places, self._starts, self._visible, warnings, self._scan(field_id), self._storage
+            )
         return self._columns[field_id]
 
-    def _scan(self, field_id: int) -> Callable[[int], FileWords]:
-        def scan(index: int) -> FileWords:
+    def _scan(self, field_id: int) -> Callable[[int], WordsPlace]:
+        def scan(index: int) -> WordsPlace:
             file = self._live.files[self._files[index]]
             self._scanned.add(self._files[index])
-            return FileWords.scanned(file, field_id, self._schema, self._storage, self._scanner)
+            return WordsPlace.scanned(file, field_id, self._schema, self._storage, self._scanner)
 
         return scan
 
-    def _words(self, field_id: int) -> tuple[list[FileWords], list[str]]:
-        """(the words of a column in each file, why some were read from data files)."""
+    def _places(self, field_id: int) -> tuple[list[WordsPlace], list[str]]:
+        """(where the words of a column are of each file, why none of the version serve)."""
         opened, scan, warnings = self._opened, self._scan(field_id), list[str]()
         entries = self._entries(opened, field_id, warnings) if opened and field_id in opened.texts else {}
-        words = []
+        places = []
         for index, number in enumerate(self._files):
             entry = entries.get(number)
             if entry is None or opened is None:
-                words.append(scan(index))
-                continue
-            try:
-                words.append(FileWords.stored(entry, location_of(opened.bound, entry), self._storage))
-            except (PuffinError, StorageError) as error:
-                warnings.append(_damage(error))
-                words.append(scan(index))
-        return words, warnings
+                places.append(scan(index))
+            else:
+                places.append(WordsPlace(entry, location_of(opened.bound, entry)))
+        return places, warnings
 
     def _entries(self, opened: OpenVersion, field_id: int, warnings: list[str]) -> Mapping[FileNumber, WordsEntry]:
         """What the version stores of a column, by file, of files that the snapshot reads alike."""
         try:
             blob = read_included_blob(opened, field_id, self._storage, of_words=True)
         except (PuffinError, StorageError) as error:
-            warnings.append(_damage(error))
+            warnings.append(f"words of the index cannot be read, data files were: {error}")
             return {}
         same, entries = same_files(opened, self._live), dict[FileNumber, WordsEntry]()
         for entry in blob.entries:
@@ -201,25 +199,33 @@ class TextIndex:
 
 
 class ColumnScores:
-    """The words of one column in all files, and the scores of rows by them. Its caller has the lock of the index."""
+    """The words of one column in all files, and the scores of rows by them. Its caller has the lock of the index.
+
+    `starts` int64[files + 1]: rows before those of each file; `scan`: gives the words of a file by reading the file.
+    """
 
     def __init__(
         self,
-        words: list[FileWords],
+        places: Sequence[WordsPlace],
         starts: I64,
         visible: Bool,
         warnings: list[str],
-        scan: Callable[[int], FileWords],
+        scan: Callable[[int], WordsPlace],
+        storage: StorageConfig,
     ) -> None:
-        self._words = words
         self._starts = starts
         self._visible = visible
         self._scan = scan
+        self._storage = storage
         self._kept = LruCache[bytes, _TermRows](_KEPT_LISTS)
         self.warnings = warnings
-        self.bytes_read = sum(each.bytes_read for each in words)
-        self._lengths = np.concatenate([np.empty(0, np.uint32), *(each.lengths for each in words)])
-        self.ties: U32 = np.concatenate([np.empty(0, np.uint32), *(each.ties for each in words)])
+        opened, self.bytes_read = open_words(places, storage)
+        self._words = [
+            words if isinstance(words, FileWords) else self._instead(index, words) for index, words in enumerate(opened)
+        ]
+        self._lengths = np.concatenate([np.empty(0, np.uint8), *(each.lengths for each in self._words)])
+        self.ties: U32 = np.concatenate([np.empty(0, np.uint32), *(each.ties for each in self._words)])
+        self._words = [replace(each, lengths=each.lengths[:0], ties=each.ties[:0]) for each in self._words]
         seen = self._lengths[visible]
         self.documents = int(np.count_nonzero(seen))
         """Visible rows that have a word"""
@@ -230,16 +236,38 @@ class ColumnScores:
         return _best(self.weighted(Counter(terms)), self.ties, k)
 
     def weighted(self, terms: Mapping[bytes, int]) -> list[tuple[_TermRows, float]]:
-        """(rows that have a term, its weight) of each term of a query, and how often the query has it."""
-        found = ((self.rows_with(term), times) for term, times in terms.items())
-        return [(rows, times * inverse_frequency(self.documents, len(rows.rows))) for rows, times in found]
+        """(rows that have a term, its weight) of each term of a query, and how often the query has it.
 
-    def rows_with(self, term: bytes) -> _TermRows:
-        """The visible rows that have a term. Raises DataFileError, StorageError."""
-        kept = self._kept.get(term)
-        if kept is not None:
-            return kept
-        parts = [self._rows_in_file(index, term) for index in range(len(self._words))]
+        Raises DataFileError, StorageError.
+        """
+        found = {term: kept for term in terms if (kept := self._kept.get(term)) is not None}
+        found |= self._read([term for term in terms if term not in found])
+        return [
+            (found[term], times * inverse_frequency(self.documents, len(found[term].rows)))
+            for term, times in terms.items()
+        ]
+
+    def _read(self, terms: Sequence[bytes]) -> dict[bytes, _TermRows]:
+        """The visible rows that have each term: all lists are read in one round of requests."""
+        asked = [
+            (term, index, part) for term in terms for index, words in enumerate(self._words)
+            for part in words.parts_of(term)
+        ]  # fmt: skip
+        pages = read_parts([part for _, _, (_, _, part) in asked], self._storage)
+        self.bytes_read += sum(length for _, _, (_, _, (_, _, length)) in asked)
+        rows: dict[bytes, list[tuple[I64, U32]]] = {term: [] for term in terms}
+        for (term, index, (number, own_term, _)), data in zip(asked, pages, strict=True):
+            try:
+                if isinstance(data, StorageError):
+                    raise data
+                positions, counts = self._words[index].rows_of(number, own_term, data)
+            except (PuffinError, StorageError) as error:
+                self._words[index] = self._instead(index, error)
+                return self._read(terms)
+            rows[term].append((positions + self._starts[index], counts))
+        return {term: self._kept_rows(term, parts) for term, parts in rows.items()}
+
+    def _kept_rows(self, term: bytes, parts: Sequence[tuple[I64, U32]]) -> _TermRows:
         rows = np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in parts)])
         counts = np.concatenate([np.empty(0, np.uint32), *(often for _, often in parts)])
         seen = self._visible[rows]
@@ -248,23 +276,16 @@ class ColumnScores:
         self._kept.put(term, found, found.nbytes)
         return found
 
-    def _rows_in_file(self, index: int, term: bytes) -> tuple[I64, U32]:
-        """(numbers of the rows of a file that have a term, how often)."""
-        try:
-            positions, counts, read = self._words[index].rows_with(term)
-        except (PuffinError, StorageError) as error:
-            self.warnings.append(_damage(error))
-            self._words[index] = self._scan(index)
-            positions, counts, read = self._words[index].rows_with(term)
-        self.bytes_read += read
-        return positions + self._starts[index], counts
+    def _instead(self, index: int, error: Exception) -> FileWords:
+        """The words of a file as the file has them, in place of those that cannot be read."""
+        self.warnings.append(f"words of the index cannot be read, data files were: {error}")
+        (words,), _ = open_words([self._scan(index)], self._storage)
+        if not isinstance(words, FileWords):
+            raise words
+        return words
 
 
 def _best(terms: Sequence[tuple[_TermRows, float]], ties: U32, k: int, allowed: Bool | None = None) -> tuple[I64, F64]:
     """See `best_rows`."""
     lists = [(found.rows, found.impacts) for found, _ in terms]
     return best_rows(lists, [weight for _, weight in terms], ties, k, allowed)
-
-
-def _damage(error: Exception) -> str:
-    return f"words of the index cannot be read, data files were: {error}"

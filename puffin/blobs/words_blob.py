@@ -41,12 +41,12 @@ class WordsHead:
     """u32[rows]: hash of the row's text, by which rows of one score are ordered"""
     terms: bytes
     """All terms one after the other"""
-    term_ends: npt.NDArray[np.int64]
-    """int64[terms + 1]: bytes of `terms` before each, and before the end"""
+    term_ends: npt.NDArray[np.uint32]
+    """u32[terms + 1]: bytes of `terms` before each, and before the end"""
     row_counts: npt.NDArray[np.uint32]
     """u32[terms]: rows that have each"""
-    list_ends: npt.NDArray[np.int64]
-    """int64[terms + 1]: bytes of lists before that of each, and before the end"""
+    list_ends: npt.NDArray[np.uint32]
+    """u32[terms + 1]: bytes of lists before that of each, and before the end"""
     checksums: npt.NDArray[np.uint32]
     """u32: CRC-32 of each page of the lists"""
 
@@ -158,9 +158,9 @@ def decode_head(stored: bytes, location: RangeLocation, where: str) -> WordsHead
         raise BadBlobError(f"{where}: a head of {own_rows} rows for {rows}")
     lengths = cursor.array(_LENGTHS[width], rows, "lengths of rows")
     ties = cursor.array("<u4", rows, "ties")
-    term_ends = _ends(cursor.array("<u2", terms, "lengths of terms"))
+    term_ends = _ends(cursor.array("<u2", terms, "lengths of terms"), where)
     row_counts = cursor.array("<u4", terms, "rows of terms")
-    list_ends = _ends(cursor.array("<u4", terms, "lengths of lists"))
+    list_ends = _ends(cursor.array("<u4", terms, "lengths of lists"), where)
     names = bytes(cursor.take(int(term_ends[-1]), "terms"))
     checksums = cursor.array("<u4", -(-lists_length // PAGE), "checksums")
     cursor.finish()
@@ -169,8 +169,11 @@ def decode_head(stored: bytes, location: RangeLocation, where: str) -> WordsHead
     return WordsHead(lengths, ties, names, term_ends, row_counts, list_ends, checksums)
 
 
-def _ends(lengths: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.int64]:
-    return np.append(0, np.cumsum(lengths, dtype=np.int64))
+def _ends(lengths: npt.NDArray[np.unsignedinteger], where: str) -> npt.NDArray[np.uint32]:
+    ends = np.append(0, np.cumsum(lengths, dtype=np.int64))
+    if ends[-1] >= 1 << 32:
+        raise BadBlobError(f"{where}: the lists of its terms are not possible")
+    return ends.astype(np.uint32)
 
 
 def pages_of(head: WordsHead, term: int) -> tuple[int, int]:
