@@ -13,12 +13,11 @@ from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.storage import ObjectMissingError, Storage
-from icepuffin.ops.table.live_files import ManifestError, live_files
 from icepuffin.ops.table.snapshots import ancestors_from, table_name
 from icepuffin.ops.tasks.sketches.images import Sketch
 from icepuffin.ops.tasks.sketches.statistic import Kind, StatisticKey, fields_of, kind_of
 from icepuffin.ops.theta.build_id import build_ids, is_ours, sealed_as
-from icepuffin.ops.theta.file_sketches import FileKey, file_key
+from icepuffin.ops.theta.file_sketches import FileKey
 from icepuffin.ops.theta.statistics_slot import (
     counted_for,
     is_copy,
@@ -33,8 +32,8 @@ _log = logging.getLogger(__name__)
 
 MAX_ANCESTORS = 100
 """Number of ancestors whose statistics are read"""
-_MAX_FILE_LISTS = 4
-"""Number of ancestors whose file lists are read in search of one since which files were only added"""
+_MAX_TRIED = 4
+"""Number of ancestors whose files are read in search of one since which files were only added"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,42 +87,36 @@ def choose_extensions(
     """(extension by statistic, note): sketches of the nearest ancestor that has any, which save reading those of its
     files, and for statistics whose sketches are `missing` for files of older ancestors those that cover some of them.
 
-    An ancestor's sketch can be extended if its build id proves that it counts exactly the ancestor's live rows, with
-    the same column type, and if files were only added since. Those of other engines cannot: what they count is
-    unknown.
+    An ancestor's sketch can be extended if its build id proves that it counts exactly the live rows of the files that
+    were not added since, with the same column type: then files were only added since, and no list of the ancestor's
+    files need be read. Those of other engines cannot: what they count is unknown.
 
     missing: paths of files without a sketch, by statistic.
     """
     extensions: dict[StatisticKey, Extension] = {}
     notes: list[str] = []
-    diffs = 0
+    tried = 0
+    since = {snapshot.snapshot_id}
     for ancestor in nearest_ancestors(table, snapshot):
         here = ancestor.sequence_number or 0
         needed = {i for i, paths in missing.items() if any(keys[path].added <= here for path in paths)}
-        unextended = (needed if diffs else missing.keys()) - extensions.keys()
+        unextended = (needed if tried else missing.keys()) - extensions.keys()
         statistics = find_statistics(table, SnapshotId(ancestor.snapshot_id))
-        if not unextended or diffs == _MAX_FILE_LISTS:
+        if not unextended or tried == _MAX_TRIED:
             break
-        if statistics is None or not _may_extend(statistics, ancestor, unextended):
-            continue
-        diffs += 1
-        try:
-            live = live_files(table, SnapshotId(ancestor.snapshot_id))
-        except ManifestError as error:
-            notes.append(f"ancestor {ancestor.snapshot_id} could not be read: {error}")
-            _log.warning("%s: %s", table_name(table), notes[-1])
-            continue
-        ancestor_keys = {file.path: file_key(file, live.location) for file in live.files}
-        if any(keys.get(path) != key for path, key in ancestor_keys.items()):
-            continue
-        covered = frozenset(ancestor_keys)
-        try:
-            sketches = read_sketches(store, statistics, build_ids(live.table_uuid, unextended, ancestor_keys.values()))
-        except (IcepuffinError, PuffinError) as error:
-            notes.append(f"the sketches of ancestor {ancestor.snapshot_id} could not be read: {error}")
-            _log.warning("%s: %s", table_name(table), notes[-1])
-            continue
-        extensions |= {key: Extension(sketch, covered) for key, sketch in sketches.items()}
+        if statistics is not None and _may_extend(statistics, ancestor, unextended):
+            tried += 1
+            files = {path: key for path, key in keys.items() if key.added <= here and key.added_by not in since}
+            try:
+                seals = build_ids(str(table.metadata.table_uuid), unextended, files.values())
+                sketches = read_sketches(store, statistics, seals)
+            except (IcepuffinError, PuffinError) as error:
+                notes.append(f"the sketches of ancestor {ancestor.snapshot_id} could not be read: {error}")
+                _log.warning("%s: %s", table_name(table), notes[-1])
+            else:
+                covered = frozenset(files)
+                extensions |= {key: Extension(sketch, covered) for key, sketch in sketches.items()}
+        since.add(ancestor.snapshot_id)
     return extensions, "; ".join(notes)
 
 
