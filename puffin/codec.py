@@ -21,12 +21,12 @@ EXPANDED_PER_BYTE = 8
 _MAX_RATIO = {"zstd": 32_768, "lz4": 255}
 
 
-def compress(data: bytes, codec: str | None) -> bytes:
-    """Compress whole `data` into one frame that declares its content size."""
+def compress(data: bytes, codec: str | None, level: int = _ZSTD_LEVEL) -> bytes:
+    """Compress whole `data` into one frame that declares its content size, and has a checksum. `level`: of zstd."""
     if codec is None:
         return data
     if codec == "zstd":
-        return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=True, write_checksum=True).compress(data)
+        return zstandard.ZstdCompressor(level=level, write_content_size=True, write_checksum=True).compress(data)
     if codec == "lz4":
         return bytes(lz4.frame.compress(data, content_checksum=True, store_size=True))
     raise PuffinError(f"compression codec {codec!r} is not one of none, lz4, zstd")
@@ -37,9 +37,9 @@ def most_expanded(stored: int) -> int:
     return _ALWAYS_EXPANDED + EXPANDED_PER_BYTE * stored
 
 
-def encode(data: bytes, codec: str | None) -> tuple[bytes, str | None]:
+def encode(data: bytes, codec: str | None, level: int = _ZSTD_LEVEL) -> tuple[bytes, str | None]:
     """(bytes to store, their codec). Data that shrink so much that a reader would refuse them are not compressed."""
-    compressed = compress(data, codec)
+    compressed = compress(data, codec, level)
     return (data, None) if len(data) > most_expanded(len(compressed)) else (compressed, codec)
 
 

@@ -51,6 +51,9 @@ _PER_STATISTIC = 8
 MAX_DIRECTORY_BYTES = sketch_directory_blob.MAX_BYTES - (1 << 20)
 """Bytes of entries in a directory, at most: what is left is for the names of columns"""
 
+_LEVELS = (3, -7)
+"""Levels of zstd that are tried: a frame has a checksum, unless it is as long as its content, for which it is taken"""
+
 _FETCHED = 64 << 20
 """Bytes that are fetched at once; a larger blob is fetched alone"""
 
@@ -209,7 +212,10 @@ class FileSketchesReader:
         if entry.stored_length == entry.raw_length:
             return data
         where = f"{stored.images.type}, {key.path}"
-        return codec.decompress(data, "zstd", where=where, max_bytes=entry.raw_length)
+        images = codec.decompress(data, "zstd", where=where, max_bytes=entry.raw_length)
+        if len(images) != entry.raw_length:
+            raise BadBlobError(f"{where}: {len(images)} bytes of images, its directory lists {entry.raw_length}")
+        return images
 
 
 def within_budget(
@@ -287,8 +293,8 @@ def _frames(
     for file in files:
         images = [(numbers[key], encode(sketch)) for key, sketch in sorted(file.sketches.items())]
         raw = b"".join(image for _, image in images)
-        stored, _ = codec.encode(raw, "zstd")
-        stored = stored if len(stored) < len(raw) else raw
+        frames = (codec.encode(raw, "zstd", level)[0] for level in _LEVELS)
+        stored = next((frame for frame in frames if len(frame) != len(raw)), raw)
         layout = sketch_directory_blob.layout_of((number, len(image)) for number, image in images)
         key = file.key
         entries.append(DirectoryEntry(key.path, key.deletes, key.added_by, len(stored), len(raw), layout))

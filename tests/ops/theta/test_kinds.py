@@ -212,7 +212,7 @@ def test_a_version_has_the_sketches_of_0_1_0_in_a_blob_of_their_own(
     assert {kind_of(key) for key in others.columns} == {*Kind} - {Kind.NDV}
     (entry,) = written.files
     raw = reader.read_blob(images)
-    if entry.stored_length < entry.raw_length:
+    if entry.stored_length != entry.raw_length:
         raw = codec.decompress(raw, "zstd", where="", max_bytes=entry.raw_length)
     offset = 0
     for number, length in entry.images:
