@@ -22,10 +22,6 @@ _VERSION, _FAMILY, _EMPTY = 1, 10, 5
 _MIN_LG = 3
 
 
-class FrequentImageError(BadBlobError):
-    """Raised when bytes are no sketch of frequent texts that this reader takes; the message says which byte."""
-
-
 @dataclass(frozen=True, slots=True)
 class FrequentItems:
     """What a sketch of frequent texts keeps of a column."""
@@ -53,29 +49,29 @@ def encode(items: FrequentItems) -> bytes:
 
 
 def decode(image: bytes | bytearray | memoryview) -> FrequentItems:
-    """Read an image. Raises FrequentImageError on anything else, hostile bytes included."""
+    """Read an image. Raises BadBlobError on anything else, hostile bytes included."""
     data = memoryview(image).cast("B")
     if len(data) < 8:
-        raise FrequentImageError(f"a sketch of frequent texts has at least 8 bytes, these are {len(data)}")
+        raise BadBlobError(f"a sketch of frequent texts has at least 8 bytes, these are {len(data)}")
     longs, version, family, lg_most, _, flags, _ = struct.unpack_from("<BBBBBBH", data)
     if (version, family, lg_most) != (_VERSION, _FAMILY, LG_TABLE):
-        raise FrequentImageError(
+        raise BadBlobError(
             f"bytes 1-3: serial version {version}, family {family}, table 2^{lg_most} are not read, only"
             f" {_VERSION}, {_FAMILY}, 2^{LG_TABLE}"
         )
     if longs == 1 and flags & _EMPTY and len(data) == 8:
         return FrequentItems(0, 0, {})
     if longs != 4 or flags & _EMPTY or len(data) < 32:
-        raise FrequentImageError(f"bytes 0 and 5: {longs} preamble longs, flags {flags:#x} in {len(data)} bytes")
+        raise BadBlobError(f"bytes 0 and 5: {longs} preamble longs, flags {flags:#x} in {len(data)} bytes")
     count, _, total, offset = struct.unpack_from("<IIqq", data, 8)
     if count > CAPACITY or len(data) < 32 + 12 * count:
-        raise FrequentImageError(f"byte 8: {count} items in {len(data)} bytes; there are {CAPACITY} at most")
+        raise BadBlobError(f"byte 8: {count} items in {len(data)} bytes; there are {CAPACITY} at most")
     bounds = struct.unpack_from(f"<{count}q", data, 32)
     if offset < 0 or total < 1 or min(bounds, default=1) < 1 or sum(bounds) > total - offset:
-        raise FrequentImageError(f"bytes 16-31: {total} values, offset {offset} do not fit the items' bounds")
+        raise BadBlobError(f"bytes 16-31: {total} values, offset {offset} do not fit the items' bounds")
     texts = _texts(data, 32 + 8 * count, count)
     if len(set(texts)) != count:
-        raise FrequentImageError("a text is there twice")
+        raise BadBlobError("a text is there twice")
     return FrequentItems(total, offset, dict(zip(texts, bounds, strict=True)))
 
 
@@ -85,12 +81,12 @@ def _texts(data: memoryview, start: int, count: int) -> list[str]:
         (length,) = struct.unpack_from("<i", data, start) if start + 4 <= len(data) else (-1,)
         end = start + 4 + length
         if length < 0 or end > len(data):
-            raise FrequentImageError(f"byte {start}: a text of {length} bytes in {len(data)} bytes")
+            raise BadBlobError(f"byte {start}: a text of {length} bytes in {len(data)} bytes")
         try:
             texts.append(str(data[start + 4 : end], "utf-8"))
         except UnicodeDecodeError as error:
-            raise FrequentImageError(f"byte {start + 4}: {error}") from error
+            raise BadBlobError(f"byte {start + 4}: {error}") from error
         start = end
     if start != len(data):
-        raise FrequentImageError(f"{len(data) - start} bytes are left over from byte {start} on")
+        raise BadBlobError(f"{len(data) - start} bytes are left over from byte {start} on")
     return texts

@@ -27,10 +27,6 @@ _FORMS = {(2, 1): "empty", (2, 2): "single", (5, 1): "full"}
 """Forms by preamble ints and serial version"""
 
 
-class KllImageError(BadBlobError):
-    """Raised when bytes are no KLL sketch that this reader takes; the message says which byte."""
-
-
 def encode(sketch: KllSketch) -> bytes:
     """The image of a sketch, as Java's `KllItemsSketch.toByteArray` gives it for the same items."""
     values = np.concatenate(sketch.levels).astype(sketch.levels[0].dtype.newbyteorder("<"), copy=False)
@@ -48,20 +44,20 @@ def encode(sketch: KllSketch) -> bytes:
 
 
 def decode(image: bytes | bytearray | memoryview, is_float: bool) -> KllSketch:
-    """Read an image of doubles or of 64-bit integers. Raises KllImageError on anything else, hostile bytes included."""
+    """Read an image of doubles or of 64-bit integers. Raises BadBlobError on anything else, hostile bytes included."""
     data = memoryview(image).cast("B")
     if len(data) < _HEAD:
-        raise KllImageError(f"a KLL sketch has at least {_HEAD} bytes, these are {len(data)}")
+        raise BadBlobError(f"a KLL sketch has at least {_HEAD} bytes, these are {len(data)}")
     ints, version, family, flags, k, least, _ = struct.unpack_from("<BBBBHBB", data)
     form = _FORMS.get((ints, version))
     if family != _FAMILY:
-        raise KllImageError(f"byte 2: family {family} is no KLL sketch, which is {_FAMILY}")
+        raise BadBlobError(f"byte 2: family {family} is no KLL sketch, which is {_FAMILY}")
     if form is None:
-        raise KllImageError(f"bytes 0-1: {ints} preamble ints, serial version {version} are not read, only {_FORMS}")
+        raise BadBlobError(f"bytes 0-1: {ints} preamble ints, serial version {version} are not read, only {_FORMS}")
     if (form == "empty") != bool(flags & _EMPTY):
-        raise KllImageError(f"byte 3: flags {flags:#x} in an image whose form is {form}")
+        raise BadBlobError(f"byte 3: flags {flags:#x} in an image whose form is {form}")
     if least != MIN_CAPACITY or not MIN_CAPACITY <= k <= MAX_K:
-        raise KllImageError(f"bytes 4-6: k {k}, m {least}; k is {MIN_CAPACITY} to {MAX_K}, m {MIN_CAPACITY}")
+        raise BadBlobError(f"bytes 4-6: k {k}, m {least}; k is {MIN_CAPACITY} to {MAX_K}, m {MIN_CAPACITY}")
     dtype = "<f8" if is_float else "<i8"
     if form == "full":
         return _full(data, k, dtype, ordered=bool(flags & _SORTED))
@@ -72,25 +68,23 @@ def decode(image: bytes | bytearray | memoryview, is_float: bool) -> KllSketch:
 
 def _items(data: memoryview, start: int, count: int, dtype: str) -> npt.NDArray[np.generic]:
     if len(data) != start + 8 * count:
-        raise KllImageError(
-            f"{count} values from byte {start} on need {start + 8 * count} bytes, these are {len(data)}"
-        )
+        raise BadBlobError(f"{count} values from byte {start} on need {start + 8 * count} bytes, these are {len(data)}")
     return np.frombuffer(data, dtype, count, start).astype(dtype[1:])
 
 
 def _full(data: memoryview, k: int, dtype: str, *, ordered: bool) -> KllSketch:
     if len(data) < _FULL_HEAD:
-        raise KllImageError(f"this form has at least {_FULL_HEAD} bytes, these are {len(data)}")
+        raise BadBlobError(f"this form has at least {_FULL_HEAD} bytes, these are {len(data)}")
     count, least_k, levels, _ = struct.unpack_from("<qHBB", data, _HEAD)
     start = _FULL_HEAD + 4 * levels
     if least_k != k:
-        raise KllImageError(f"bytes 16-17: a sketch of k {k} into which one of k {least_k} was merged is not read")
+        raise BadBlobError(f"bytes 16-17: a sketch of k {k} into which one of k {least_k} was merged is not read")
     if not 1 <= levels <= MAX_LEVELS or len(data) < start:
-        raise KllImageError(f"byte 18: {levels} levels in {len(data)} bytes; there are 1 to {MAX_LEVELS}")
+        raise BadBlobError(f"byte 18: {levels} levels in {len(data)} bytes; there are 1 to {MAX_LEVELS}")
     room = capacity(k, levels)
     offsets = np.append(np.frombuffer(data, "<u4", levels, _FULL_HEAD).astype(np.int64), room)
     if bool(np.any(offsets[1:] < offsets[:-1])):
-        raise KllImageError(f"byte {_FULL_HEAD}: offsets {offsets.tolist()}, the last the capacity, do not ascend")
+        raise BadBlobError(f"byte {_FULL_HEAD}: offsets {offsets.tolist()}, the last the capacity, do not ascend")
     values = _items(data, start, 2 + room - int(offsets[0]), dtype)
     lowest, highest = (value.item() for value in values[:2])
     parts = np.split(values[2:], offsets[1:-1] - offsets[0])
@@ -102,9 +96,9 @@ def _full(data: memoryview, k: int, dtype: str, *, ordered: bool) -> KllSketch:
 def _checked(sketch: KllSketch) -> KllSketch:
     weight = sum(len(level) << i for i, level in enumerate(sketch.levels))
     if weight != sketch.count or (weight == 0) != (sketch.minimum is None):
-        raise KllImageError(f"the items stand for {weight} values, the image says {sketch.count}")
+        raise BadBlobError(f"the items stand for {weight} values, the image says {sketch.count}")
     for number, level in enumerate(sketch.levels):
         inside = len(level) == 0 or bool(level[0] >= sketch.minimum and level[-1] <= sketch.maximum)
         if not inside or bool(np.any(~(level[1:] >= level[:-1]))):  # no comparison with NaN holds
-            raise KllImageError(f"level {number} does not ascend from the smallest value to the largest")
+            raise BadBlobError(f"level {number} does not ascend from the smallest value to the largest")
     return sketch

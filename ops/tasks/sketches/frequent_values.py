@@ -31,8 +31,6 @@ class FrequentValue(NamedTuple):
 
     text: str
     lower: int
-    estimate: int
-    """The upper bound, as DataSketches estimates"""
     upper: int
 
 
@@ -68,7 +66,7 @@ class FrequentAccumulator:
             self._add(counts_by_text, loss)
 
     def merge(self, image: bytes) -> None:
-        """Add all that a sketch has seen. Raises FrequentImageError where it is none."""
+        """Add all that a sketch has seen. Raises BadBlobError where it is none."""
         items = decode(image)
         self._total += items.total
         self._add(items.lower_bounds, items.offset)
@@ -88,9 +86,9 @@ class FrequentAccumulator:
 
 
 def frequent_values(image: bytes) -> list[FrequentValue]:
-    """The values that a sketch keeps, the most frequent first. Raises FrequentImageError where it is none."""
+    """The values that a sketch keeps, the most frequent first. Raises BadBlobError where it is none."""
     items = decode(image)
-    listed = [FrequentValue(t, c, c + items.offset, c + items.offset) for t, c in items.lower_bounds.items()]
+    listed = [FrequentValue(text, count, count + items.offset) for text, count in items.lower_bounds.items()]
     return sorted(listed, key=lambda value: (-value.lower, value.text))
 
 

@@ -17,7 +17,7 @@ from icepuffin.ops.rows.parquet import ParquetObject
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.table.live_rows import read_live
 from icepuffin.ops.table.row_deletes import deleted_in_group
-from icepuffin.ops.tasks.sketches.accumulators import UnitedSketches, accumulator_of, union_of
+from icepuffin.ops.tasks.sketches.accumulators import Accumulator, UnitedSketches, union_of
 from icepuffin.ops.tasks.sketches.images import Sketch, encode
 from icepuffin.ops.tasks.sketches.statistic import Kind, Statistic, StatisticKey
 
@@ -110,7 +110,7 @@ def _sketch_part(
     task: SketchTask, deleted_by_path: Mapping[str, npt.NDArray[np.int64]], file_part: FilePart
 ) -> list[Sketch]:
     deleted = deleted_by_path.get(file_part.file.path)
-    accumulators = [(accumulator_of(statistic.key), statistic.columns) for statistic in file_part.statistics]
+    accumulators = [(Accumulator(statistic.key), statistic.columns) for statistic in file_part.statistics]
     for batch in _batches(file_part, task.schema, open_storage(file_part.file.path, task.storage), deleted):
         for accumulator, columns in accumulators:
             if columns[0].field_id in batch:
