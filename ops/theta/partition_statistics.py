@@ -5,7 +5,6 @@ is added to, so nothing that was wrong once is carried on. What an ancestor's fi
 files, which the snapshot's own manifests do not tell.
 """
 
-import logging
 import math
 import uuid
 from collections import Counter
@@ -13,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from threading import Lock
 from typing import Any
 
 import pyarrow as pa
@@ -28,19 +28,18 @@ from pyiceberg.transforms import UnknownTransform, VoidTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StructType
 from pyiceberg.utils.concurrent import ExecutorFactory
 
-from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.binding.files_folder import folder_of
 from icepuffin.ops.binding.statistics import PartitionStatisticsPart
 from icepuffin.ops.errors import TableFaultError
 from icepuffin.ops.messages import plural, readable_bytes
 from icepuffin.ops.model import CREATED_BY, SnapshotId, StorageConfig
-from icepuffin.ops.storage import ObjectMissingError, left_where_refused, open_storage
+from icepuffin.ops.storage import ObjectMissingError, open_storage
 from icepuffin.ops.table.live_files import partition_key, partition_values, reading_manifests
 from icepuffin.ops.table.manifests import deleted_entries, read_manifests
 from icepuffin.ops.table.metadata_memo import partition_statistics_by_id, snapshots_by_id
-from icepuffin.ops.table.snapshots import ancestors_from, table_name
+from icepuffin.ops.table.snapshots import ancestors_from
+from icepuffin.ops.theta.side_files import SideFiles, unpublished
 
-_log = logging.getLogger(__name__)
 _REQUIRED = {
     "spec_id": IntegerType(),
     "data_record_count": LongType(),
@@ -57,6 +56,7 @@ _OPTIONAL = {"total_record_count": LongType(), "last_updated_at": LongType(), "l
 _ONLY_IN_V3 = {"dv_count": IntegerType()}
 """Columns after `partition`, in the order of their field ids, with their types"""
 _V3 = 3
+_WHAT = "partition statistics"
 _SNAPSHOTS_AT_ONCE = 32
 """Ancestors whose manifests are read side by side"""
 
@@ -82,36 +82,30 @@ class PartitionTally:
         """`over`: path of a file that is lost, and is to be replaced."""
         self.over = over
         self._snapshots = snapshots_by_id(metadata)
-        self._by_manifest: list[dict[_Key, _Partition]] = []
-
-    def add(self, manifest: ManifestFile, entries: Iterable[ManifestEntry]) -> None:
-        """Count all entries of a manifest, deleted ones too."""
-        partitions: dict[_Key, _Partition] = {}
-        for entry in entries:
-            file = entry.data_file
-            key = partition_key(file)
-            if (partition := partitions.get(key)) is None:
-                partition = partitions[key] = _Partition(key[0], partition_values(file))
-            changed_by = entry.snapshot_id
-            if entry.status == ManifestEntryStatus.DELETED:
-                changed_by = manifest.added_snapshot_id  # some writers leave the one that added the file in the entry
-            else:
-                partition.counts.update(_counts_of(file))
-            if changed_by in self._snapshots:
-                partition.changed = max(partition.changed, _moment(self._snapshots[changed_by]))
-        self._by_manifest.append(partitions)
-
-    def partitions(self) -> dict[_Key, _Partition]:
+        self.partitions: dict[_Key, _Partition] = {}
         """All partitions that an entry names. Those of deleted entries alone have counts of 0, as in Iceberg's Java
         library.
         """
-        united: dict[_Key, _Partition] = {}
-        for partitions in self._by_manifest:
-            for key, partition in partitions.items():
-                whole = united.setdefault(key, _Partition(partition.spec_id, partition.values))
-                whole.counts.update(partition.counts)
-                whole.changed = max(whole.changed, partition.changed)
-        return united
+        self._adding = Lock()
+
+    def add(self, manifest: ManifestFile, entries: Iterable[ManifestEntry]) -> None:
+        """Count all entries of a manifest, deleted ones too."""
+        with self._adding:
+            for entry in entries:
+                self._add(manifest, entry)
+
+    def _add(self, manifest: ManifestFile, entry: ManifestEntry) -> None:
+        file = entry.data_file
+        key = partition_key(file)
+        if (partition := self.partitions.get(key)) is None:
+            partition = self.partitions[key] = _Partition(key[0], partition_values(file))
+        changed_by = entry.snapshot_id
+        if entry.status == ManifestEntryStatus.DELETED:
+            changed_by = manifest.added_snapshot_id  # some writers leave the one that added the file in the entry
+        else:
+            partition.counts.update(_counts_of(file))
+        if changed_by in self._snapshots:
+            partition.changed = max(partition.changed, _moment(self._snapshots[changed_by]))
 
 
 def _counts_of(file: DataFile) -> Mapping[str, int]:
@@ -140,66 +134,27 @@ def tally_for(table: Table, snapshot_id: SnapshotId, storage: StorageConfig) -> 
     return PartitionTally(table.metadata, path) if has_partitions and not is_there else None
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionStatistics:
-    """A snapshot's partition statistics, written and not registered yet. What fails is a note, not an error."""
-
-    table: Table
-    storage: StorageConfig
-    part: PartitionStatisticsPart | None = None
-    """The part of a commit that registers the file; None where there is none"""
-    rows: int = 0
-    note: str = ""
-
-    def parts(self) -> tuple[PartitionStatisticsPart, ...]:
-        """The part, if any. Where garbage collection took its file while it waited, it has that for its outcome."""
-        if self.part is None:
-            return ()
-        path = self.part.entry.statistics_path
-        if not self.part.is_settled and not open_storage(path, self.storage).exists(path):
-            self.part.fail(BindingError(f"{path} was deleted before it was registered; a later run writes it anew"))
-        return (self.part,)
-
-    def result(self) -> tuple[str, int, str]:
-        """(what was written in words, bytes written, note), once the commit was tried."""
-        if self.part is None:
-            return "", 0, self.note
-        path, size = self.part.entry.statistics_path, self.part.entry.file_size_in_bytes
-        try:
-            if self.part.outcome():
-                return f"{plural(self.rows, 'row')}, {readable_bytes(size)} written", size, ""
-        except Exception as error:  # of a catalog, too, that does not know the update; the commit may have landed
-            return "", 0, _unpublished(self.table, error)
-        with left_where_refused():  # another writer was first
-            open_storage(path, self.storage).delete(path)
-        return "", 0, ""
-
-
 def write_partition_statistics(
     table: Table, storage: StorageConfig, snapshot: Snapshot, tally: PartitionTally | None
-) -> PartitionStatistics:
+) -> SideFiles:
     """Write a snapshot's partition statistics. `tally`: of all its manifests; None where none are to be written."""
     if tally is None:
-        return PartitionStatistics(table, storage)
-    partitions = tally.partitions()
+        return SideFiles(table, storage)
+    partitions = tally.partitions
     snapshot_id, location = snapshot.snapshot_id, table.location().rstrip("/")
     try:
         kind = _partition_type(table.metadata)
         if not partitions or not kind.fields:  # all columns that it was partitioned by may be gone
-            return PartitionStatistics(table, storage)
+            return SideFiles(table, storage)
         _note_removals(table, storage, snapshot, partitions, kind)
         data = _as_parquet(table.metadata, kind, partitions.values())
         path = f"{location}/{folder_of(table)}/partition-stats-{snapshot_id}-{uuid.uuid4()}.parquet"
         open_storage(path, storage).create(path, data)
     except Exception as error:  # of a table that is not sound, of a store: the sketches do without
-        return PartitionStatistics(table, storage, note=_unpublished(table, error))
+        return SideFiles(table, storage, note=unpublished(table, _WHAT, error))
     entry = PartitionStatisticsFile(snapshot_id=snapshot_id, statistics_path=path, file_size_in_bytes=len(data))
-    return PartitionStatistics(table, storage, PartitionStatisticsPart(entry, tally.over), len(partitions))
-
-
-def _unpublished(table: Table, error: Exception) -> str:
-    _log.warning("%s: the partition statistics were not published: %s", table_name(table), error)
-    return f"the partition statistics were not published: {error}"
+    told = f"{plural(len(partitions), 'row')}, {readable_bytes(len(data))} written"
+    return SideFiles(table, storage, _WHAT, PartitionStatisticsPart(entry, tally.over), (path,), len(data), told)
 
 
 def _partition_type(metadata: TableMetadata) -> StructType:

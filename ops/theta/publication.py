@@ -3,7 +3,6 @@
 import logging
 import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
@@ -15,17 +14,16 @@ from icepuffin.ops.binding.bound_versions import BoundPack, sketch_versions, tag
 from icepuffin.ops.binding.catalog_trial import require_bindable
 from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.binding.derived_snapshots import Binding, NewPack
-from icepuffin.ops.binding.errors import BindingError, LostRaceError
+from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.binding.files_folder import FilesFolder, folder_of, remember_folder
 from icepuffin.ops.binding.joint_commit import CommitPart, commit_together
 from icepuffin.ops.binding.measurements import LEFT_OUT
-from icepuffin.ops.binding.pack_upkeep import expire_packs_if_possible
 from icepuffin.ops.binding.statistics import StatisticsPart, find_statistics
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.steps import RunStep, reached
-from icepuffin.ops.storage import ObjectMissingError, Storage, left_where_refused, open_storage
+from icepuffin.ops.storage import ObjectMissingError, left_where_refused, open_storage
 from icepuffin.ops.table.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, SKETCHES_TAG, BlobKind
 from icepuffin.ops.table.snapshots import find_snapshot, table_name
 from icepuffin.ops.tasks.sketches.statistic import Kind, StatisticKey
@@ -39,6 +37,7 @@ from icepuffin.ops.theta.file_sketches import (
     within_budget,
     write_file_sketches,
 )
+from icepuffin.ops.theta.side_files import SideFiles, unpublished
 from icepuffin.ops.theta.sketch_packs import packs_to_share
 from icepuffin.ops.theta.statistics_slot import (
     BLOB_TYPES,
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 5
+_WHAT = "file sketches"
 
 
 def settle_folder(table: Table) -> tuple[FilesFolder, IcepuffinError | None]:
@@ -186,51 +186,15 @@ def _is_damaged(statistics: StatisticsFile, error: ObjectMissingError | PuffinEr
     return bool(listed) and all(is_ours(blob.properties) or is_outdated(blob.properties) for blob in listed)
 
 
-@dataclass(frozen=True, slots=True)
-class FileSketchesVersion:
-    """A version's file sketches, written and not yet bound. As they are a cache, what fails is a note, not an error."""
-
-    table: Table
-    store: Storage
-    part: VersionPart | None
-    """The part of a commit that binds them; None where there is nothing to bind"""
-    note: str
-
-    def parts(self) -> tuple[CommitPart[object], ...]:
-        """The part, if any. Where garbage collection took its files while it waited, it has that for its outcome."""
-        if self.part is None:
-            return ()
-        for path in self.part.binding.new_paths:
-            if not self.part.is_settled and not self.store.exists(path):
-                self.part.fail(BindingError(f"{path} was deleted before it was bound; a later run writes it anew"))
-        return (self.part,)
-
-    def result(self) -> tuple[str | None, int, str]:
-        """(path of the file, None where it was not published; bytes written; note), once the commit was tried."""
-        if self.part is None:
-            return None, 0, self.note
-        binding = self.part.binding
-        try:
-            self.part.outcome()
-        except IcepuffinError as error:
-            if isinstance(error, LostRaceError):  # after any other error a snapshot may still refer to the files
-                for path in binding.new_paths:
-                    with left_where_refused():
-                        self.store.delete(path)
-            return None, 0, _unpublished(self.table, error)
-        expire_packs_if_possible(self.table)
-        return binding.puffin_path, binding.file_size + sum(pack.size for pack in binding.new_packs), self.note
-
-
 def write_version(
     plan: SketchPlan,
-    store: Storage,
+    storage: StorageConfig,
     sketched: "SnapshotSketches",
     budget_bytes: int,
     measurement: str,
     folder: FilesFolder | IcepuffinError,
     counts: Sequence[DistinctCount],
-) -> FileSketchesVersion:
+) -> SideFiles:
     """Write the file sketches that no earlier pack has.
 
     `measurement`: text of the measurement of the run, for the summary of the snapshot. `folder`: folder of the files,
@@ -244,15 +208,15 @@ def write_version(
     over = {file.path for file in files}.difference(file.path for file in chosen) | sketched.left_out
     note = f"the sketches of {plural(len(over), 'file')} are over the budget of {budget_bytes:,} bytes" if over else ""
     if not chosen:
-        return FileSketchesVersion(table, store, None, note)
+        return SideFiles(table, storage, note=note)
     if isinstance(folder, IcepuffinError):
-        return FileSketchesVersion(table, store, None, _unpublished(table, folder))
+        return SideFiles(table, storage, note=unpublished(table, _WHAT, folder))
     shared, new_files, is_pack = _arranged(plan, sketched, [plan.keys[file.path] for file in chosen])
     unique = f"{snapshot.snapshot_id}-{uuid.uuid4()}.puffin"
     path, pack_path = f"{location}/{folder}/theta-files-{unique}", f"{location}/{folder}/theta-pack-{unique}"
 
     def write(to: str, files: Sequence[FileSketches]) -> FileInfo:
-        with store.open_output(to) as sink:
+        with open_storage(to, storage).open_output(to) as sink:
             return write_file_sketches(
                 sink,
                 files,
@@ -286,12 +250,8 @@ def write_version(
         new_packs=new_packs,
         fields=plan.counted,
     )
-    return FileSketchesVersion(table, store, VersionPart(binding), note)
-
-
-def _unpublished(table: Table, error: IcepuffinError) -> str:
-    _log.warning("%s: the file sketches were not published: %s", table_name(table), error)
-    return f"the file sketches were not published: {error}"
+    written = info.file_size + sum(pack.size for pack in new_packs)
+    return SideFiles(table, storage, _WHAT, VersionPart(binding), binding.new_paths, written, path, note)
 
 
 def _image_bytes(sketched: "SnapshotSketches", key: FileKey) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from icepuffin.ops.binding.bindings import make_lasting
 from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.binding.joint_commit import CommitPart, commit_together
+from icepuffin.ops.binding.pack_upkeep import expire_packs_if_possible
 from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.steps import RunStep, reached
@@ -18,9 +19,10 @@ from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta.columns import is_enabled
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
 from icepuffin.ops.theta.ndv import counts_for_planners, ndv_at
-from icepuffin.ops.theta.partition_statistics import PartitionStatistics, tally_for, write_partition_statistics
-from icepuffin.ops.theta.publication import FileSketchesVersion, UnpublishedStatistics, settle_folder, write_version
+from icepuffin.ops.theta.partition_statistics import tally_for, write_partition_statistics
+from icepuffin.ops.theta.publication import UnpublishedStatistics, settle_folder, write_version
 from icepuffin.ops.theta.requested_statistics import KEPT_UP, RequestedStatistics
+from icepuffin.ops.theta.side_files import SideFiles
 from icepuffin.ops.theta.statistics_slot import NewSketch, damage_of, listed_thetas
 from icepuffin.ops.theta.theta_estimate import measurement_text
 from icepuffin.ops.theta.theta_plan import data_snapshot, is_current, plan_sketches
@@ -84,7 +86,7 @@ def count_theta_sketches(
             **all_counts,  # type: ignore[arg-type]
         )
 
-    def unchanged(outcome: ThetaOutcome, of_partitions: PartitionStatistics, **counts: object) -> CountedSketches:
+    def unchanged(outcome: ThetaOutcome, of_partitions: SideFiles, **counts: object) -> CountedSketches:
         seconds = time.perf_counter() - started
 
         def publish() -> ThetaReport:
@@ -95,7 +97,7 @@ def count_theta_sketches(
         return CountedSketches(of_partitions.parts, {}, publish)
 
     if not is_enabled():
-        return unchanged(ThetaOutcome.OFF, PartitionStatistics(table, storage))
+        return unchanged(ThetaOutcome.OFF, SideFiles(table, storage))
     store = open_storage(table.location(), storage)
     tally = tally_for(table, snapshot_id, storage) if requested.partitions else None
     plan = plan_sketches(table, snapshot, store, requested, tally.add if tally else None)
@@ -124,9 +126,9 @@ def count_theta_sketches(
     }
     counts = counts_for_planners(table, snapshot, counted)
     version = (
-        write_version(plan, store, sketched, budget_bytes, measurement, unbindable or folder, counts)
+        write_version(plan, storage, sketched, budget_bytes, measurement, unbindable or folder, counts)
         if sketched.missing.are_kept
-        else FileSketchesVersion(table, store, None, "")
+        else SideFiles(table, storage)
     )
     statistics = UnpublishedStatistics(table, storage, snapshot, new, folder)
     of_partitions = write_partition_statistics(table, storage, snapshot, tally)
@@ -140,6 +142,8 @@ def count_theta_sketches(
         begun = time.perf_counter()
         statistics.publish(*version.parts(), *of_partitions.parts())
         path, bytes_written, version_note = version.result()
+        if path:
+            expire_packs_if_possible(table)
         words, partition_bytes, partition_note = of_partitions.result()
         reached(RunStep.STATISTICS_REGISTERED)
         reload_table(table)
@@ -156,7 +160,7 @@ def count_theta_sketches(
             extended_columns=tuple(
                 it.name for it in plan.statistics if it.kind is Kind.NDV and it.key in sketched.missing.extensions
             ),
-            file_sketches_path=path,
+            file_sketches_path=path or None,
             estimate=sketched.estimate,
             note="; ".join(filter(None, (damage, *notes, statistics.note, version_note, partition_note))),
         )

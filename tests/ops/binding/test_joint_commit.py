@@ -126,7 +126,7 @@ def test_sketches_that_garbage_collection_takes_during_a_build_are_not_named(
     monkeypatch.setattr(snapshot, "materialize_index", late)
     sketched = refreshed(table).sketches
     assert sketched is not None
-    assert "was deleted before it was bound" in sketched.note
+    assert "was deleted before it was registered" in sketched.note
     assert [version.kind for version in published(table)] == [BlobKind.INDEX]
     assert read_ndv(table).entries["id"].fresh
 

@@ -57,7 +57,6 @@ from icepuffin.ops.table.snapshots import find_snapshot
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta import partition_statistics
 from icepuffin.ops.theta.partition_statistics import (
-    PartitionStatistics,
     PartitionTally,
     _changes_in_file,
     _partition_type,
@@ -67,6 +66,7 @@ from icepuffin.ops.theta.partition_statistics import (
     write_partition_statistics,
 )
 from icepuffin.ops.theta.requested_statistics import KEPT_UP, RequestedStatistics
+from icepuffin.ops.theta.side_files import SideFiles
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaOutcome, ThetaReport
 from tests.naive.partitions import partition_rows
@@ -139,7 +139,7 @@ def add(table: Table, *files: DataFile, remove: tuple[DataFile, ...] = ()) -> in
     return current(table)
 
 
-def make(table: Table, snapshot_id: int) -> PartitionStatistics:
+def make(table: Table, snapshot_id: int) -> SideFiles:
     """Count, write and register, as a run does."""
     table.refresh()
     tally = tally_for(table, SnapshotId(snapshot_id), STORAGE)
@@ -583,7 +583,7 @@ def test_each_kind_of_file_has_counts_of_its_own(
     )
     tally.add(ManifestFile.from_args(manifest_path="m", added_snapshot_id=first), [entry])
     tally.add(ManifestFile.from_args(manifest_path="n", added_snapshot_id=first), [entry])
-    ((_, partition),) = tally.partitions().items()
+    ((_, partition),) = tally.partitions.items()
     assert partition.counts == {name: 2 * count for name, count in expected.items()}
 
 
@@ -594,7 +594,7 @@ def test_a_removal_is_of_the_snapshot_that_wrote_the_manifest(catalog: SqlCatalo
     tally = PartitionTally(table.metadata)
     entry = ManifestEntry.from_args(status=ManifestEntryStatus.DELETED, snapshot_id=first, data_file=file(table, (3,)))
     tally.add(ManifestFile.from_args(manifest_path="m", added_snapshot_id=second), [entry])
-    ((_, partition),) = tally.partitions().items()
+    ((_, partition),) = tally.partitions.items()
     assert (partition.changed[2], dict(partition.counts)) == (second, {})
 
 
@@ -698,7 +698,7 @@ def test_partitions_of_every_type_are_found_in_a_file_again(catalog: SqlCatalog)
         changes = _changes_in_file(table, STORAGE, snapshot, kind)
         tally = PartitionTally(table.metadata)
         live_files(table, SnapshotId(snapshot_id), observe=tally.add)
-        values = _unified(table.metadata, kind, tally.partitions().values())
+        values = _unified(table.metadata, kind, tally.partitions.values())
         change = (snapshot.timestamp_ms, 0, snapshot_id)
         assert changes == {(0, tuple(map(_plain, row))): change for row in values}, name
         assert len(values) == len(KINDS[name][2]) + 1

@@ -162,7 +162,7 @@ def test_a_version_whose_pack_is_gone_before_it_is_bound_is_not_bound(table: Tab
     (pack,) = (local(table.metadata.location) / "metadata").glob("theta-pack-*")
     pack.unlink()
     report = counted.publish()
-    assert f"{pack.name} was deleted before it was bound" in report.note
+    assert f"{pack.name} was deleted before it was registered" in report.note
     assert (report.file_sketches_path, report.ndv["id"]) == (None, 100)
     assert sketch_versions(table.refresh()) == ()
 
