@@ -85,14 +85,6 @@ def _tuples(value: Any) -> Any:
     raise ValueError('takes "off", or a list of lists of two or more names of columns')
 
 
-def _changes(value: Any) -> Any:
-    """Numbers over 0 by column; true is none."""
-    numbers = list(value.values()) if isinstance(value, Mapping) else [None]
-    if all(isinstance(it, int | float) and it is not True and it > 0 for it in numbers):
-        return value
-    raise ValueError("takes numbers over 0 by column, such as {price = 0.1}")
-
-
 class StatisticsSettings(SettingsModel):
     """Statistics that are kept of a table's columns: a key for each kind."""
 
@@ -102,7 +94,7 @@ class StatisticsSettings(SettingsModel):
     frequent: StatisticsColumns = "off"
     joint: Annotated[Literal["off"] | tuple[tuple[str, ...], ...], BeforeValidator(_tuples)] = "off"
     partitions: bool = True
-    drift: Annotated[dict[str, float], BeforeValidator(_changes)] = Field(default_factory=dict)
+    drift: dict[str, Annotated[float, Field(gt=0, strict=True)]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _has_ndv(self) -> "StatisticsSettings":

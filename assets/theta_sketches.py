@@ -17,7 +17,7 @@ from icepuffin.ops.resources import Engine
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.tasks.sketches.statistic import Kind
 from icepuffin.ops.tasks.task_runner import RunContext
-from icepuffin.ops.theta.snapshot_statistics import SnapshotStatistics, names_others, statistics_at
+from icepuffin.ops.theta.snapshot_statistics import SnapshotStatistics, statistics_beside_ndvs
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.ops.theta.theta_report import ThetaOutcome, ThetaReport
 
@@ -74,7 +74,9 @@ def sketches_metadata(run: RunContext, report: ThetaReport, spec: TableSpec) -> 
         report = replace(report, seconds=seconds_of(points, report.seconds))
     line = time_line_metadata(points)
     fields = {name: text for name, text in report.fields().items() if name not in ("distinct", "file")}
-    statistics = _others(run, report)
+    statistics = None
+    if report.outcome in (ThetaOutcome.WRITTEN, ThetaOutcome.CURRENT):
+        statistics = statistics_beside_ndvs(run.table, report.snapshot_id, run.table.schema(), run.storage)
     for kind, columns, statistic in statistics.rows() if statistics else ():
         if kind in (Kind.SIZE, Kind.FREQUENT, Kind.JOINT):
             value, error = statistic.words()
@@ -98,14 +100,6 @@ def sketches_metadata(run: RunContext, report: ThetaReport, spec: TableSpec) -> 
         **plotted(bytes=report.bytes_written, seconds=report.seconds),
         "details": details(report),
     }
-
-
-def _others(run: RunContext, report: ThetaReport) -> SnapshotStatistics | None:
-    """The statistics of all kinds, where the snapshot has some beside NDVs."""
-    is_there = report.outcome in (ThetaOutcome.WRITTEN, ThetaOutcome.CURRENT)
-    if not is_there or not names_others(run.table, report.snapshot_id):
-        return None
-    return statistics_at(run.table, report.snapshot_id, run.table.schema(), run.storage)
 
 
 def _of_histograms(statistics: SnapshotStatistics | None) -> tuple[_Metadata, _Metadata]:

@@ -21,7 +21,7 @@ from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.table.snapshots import head_of, table_name
 from icepuffin.ops.theta.errors import LostStatisticsError
 from icepuffin.ops.theta.ndv import ndv_at
-from icepuffin.ops.theta.snapshot_statistics import SnapshotStatistics, names_others, statistics_at
+from icepuffin.ops.theta.snapshot_statistics import SnapshotStatistics, statistics_beside_ndvs
 
 MAX_SNAPSHOTS = 500
 """Snapshots of a page, at most: the newest"""
@@ -93,9 +93,9 @@ def table_report(table: Table, spec: TableSpec, storage: StorageConfig) -> Table
     head_id = head_of(table, spec.first_ref)
     head = next((it for it in entries if it.snapshot_id == head_id), None)
     statistics, lost = None, list[Shortfall]()
-    if head is not None and names_others(table, head.snapshot_id):
+    if head is not None:
         try:
-            statistics = statistics_at(table, head.snapshot_id, table.schema(), storage)
+            statistics = statistics_beside_ndvs(table, head.snapshot_id, table.schema(), storage)
         except LostStatisticsError as error:
             again = f"icepuffin refresh {quote(table_name(table))} --snapshot {head.snapshot_id}"
             lost.append(Shortfall("Statistics cannot be read", str(error), again, is_fault=True))

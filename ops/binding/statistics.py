@@ -3,7 +3,7 @@ Iceberg's protocol has no compare-and-swap for them.
 """
 
 from collections.abc import Hashable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.table import Table
@@ -39,6 +39,7 @@ class StatisticsPart(CommitPart[bool]):
     """
 
     _kind: ClassVar = "statistics"
+    _entries: ClassVar[Any] = staticmethod(statistics_by_id)
     _switch: ClassVar = 'statistics.ndv = "off"'
 
     def __init__(self, entry: StatisticsCommonFields, over: str | None) -> None:
@@ -50,7 +51,8 @@ class StatisticsPart(CommitPart[bool]):
         """Raises UnknownSnapshotError where the snapshot expired, BindingError where the slot holds another file and
         an answer was lost: the commit may land yet, so the file must stay.
         """
-        registered = self._registered_path(table)
+        find_snapshot(table, SnapshotId(self.entry.snapshot_id))
+        registered = self._path_in(table.metadata)
         if registered == self.entry.statistics_path:
             return True
         return None if registered == self._over else self._overtaken(table)
@@ -95,14 +97,8 @@ class StatisticsPart(CommitPart[bool]):
             )
         return False
 
-    def _registered_path(self, table: Table) -> str | None:
-        """The file in the slot. Raises UnknownSnapshotError."""
-        snapshot_id = SnapshotId(self.entry.snapshot_id)
-        find_snapshot(table, snapshot_id)
-        return self._path_in(table.metadata)
-
     def _path_in(self, metadata: TableMetadata) -> str | None:
-        entry = statistics_by_id(metadata).get(self.entry.snapshot_id)
+        entry = self._entries(metadata).get(self.entry.snapshot_id)
         return entry.statistics_path if entry else None
 
 
@@ -110,6 +106,7 @@ class PartitionStatisticsPart(StatisticsPart):
     """The same for the slot of partition statistics. Entries go whose snapshots have expired: PyIceberg leaves them."""
 
     _kind: ClassVar = "partition statistics"
+    _entries: ClassVar[Any] = staticmethod(partition_statistics_by_id)
     _switch: ClassVar = "statistics.partitions = false"
 
     def _updates(self, table: Table) -> tuple[TableUpdate, ...]:
@@ -120,10 +117,6 @@ class PartitionStatisticsPart(StatisticsPart):
 
     def _slot(self, metadata: TableMetadata) -> Hashable:
         return self._path_in(metadata), _left_by_expiry(metadata)
-
-    def _path_in(self, metadata: TableMetadata) -> str | None:
-        entry = partition_statistics_by_id(metadata).get(self.entry.snapshot_id)
-        return entry.statistics_path if entry else None
 
 
 def _left_by_expiry(metadata: TableMetadata) -> tuple[int, ...]:

@@ -50,13 +50,22 @@ def nearest_ancestors(table: Table, snapshot: Snapshot) -> Iterator[Snapshot]:
     return islice(ancestors_from(table, snapshot.parent_snapshot_id), MAX_ANCESTORS)
 
 
+def sketched_entries(table: Table, snapshot: Snapshot) -> Iterator[tuple[Snapshot, StatisticsFile]]:
+    """The snapshot and its ancestors whose entries list sketches, whoever made them, each with its entry."""
+    for candidate in (snapshot, *nearest_ancestors(table, snapshot)):
+        statistics = find_statistics(table, SnapshotId(candidate.snapshot_id))
+        if statistics is not None and listed_thetas(statistics):
+            yield candidate, statistics
+
+
 def fields_sketched_before(table: Table, snapshot: Snapshot) -> frozenset[int]:
     """Field ids of the columns that have a sketch of ours at the snapshot, or any in the nearest ancestor with one."""
-    listed_here = listed_thetas(find_statistics(table, SnapshotId(snapshot.snapshot_id)))
-    here = frozenset(i for i, blob in listed_here.items() if sealed_as(blob.properties) and counted_for(blob, snapshot))
-    for ancestor in nearest_ancestors(table, snapshot):
-        if listed := listed_thetas(find_statistics(table, SnapshotId(ancestor.snapshot_id))):
+    here = frozenset[int]()
+    for candidate, statistics in sketched_entries(table, snapshot):
+        listed = listed_thetas(statistics)
+        if candidate is not snapshot:
             return here | listed.keys()
+        here = frozenset(i for i, blob in listed.items() if sealed_as(blob.properties) and counted_for(blob, snapshot))
     return here
 
 
@@ -64,10 +73,9 @@ def others_before(table: Table, store: Storage, snapshot: Snapshot) -> list[tupl
     """Kind and field ids of the statistics other than NDVs of the snapshot, or else of its nearest ancestor with
     sketches of ours. Reads the footer of that file, if it has any; a file that is lost or damaged is passed over.
     """
-    for candidate in (snapshot, *nearest_ancestors(table, snapshot)):
-        statistics = find_statistics(table, SnapshotId(candidate.snapshot_id))
+    for candidate, statistics in sketched_entries(table, snapshot):
         ours = [is_ours(blob.properties) for blob in listed_thetas(statistics).values()]
-        if statistics is not None and any(ours) and not is_copy(statistics):
+        if any(ours) and not is_copy(statistics):
             try:
                 others = read_others(store, statistics) if others_of(statistics, candidate) else ()
             except (ObjectMissingError, PuffinError) as error:

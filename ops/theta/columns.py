@@ -7,7 +7,7 @@ from dataclasses import replace
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from icepuffin.ops.tasks.sketches.sketch_types import CREATED_TYPES, SKETCHED_TYPES, type_name_of
+from icepuffin.ops.tasks.sketches.sketch_types import CREATED_TYPES, type_name_of
 from icepuffin.ops.tasks.sketches.statistic import TYPES, Kind, SketchedColumn, Statistic
 from icepuffin.ops.theta.errors import UnsketchableColumnError
 from icepuffin.ops.theta.requested_statistics import ALL, RequestedStatistics
@@ -34,63 +34,29 @@ def is_enabled() -> bool:
     return os.environ.get(SWITCH, "1").strip().lower() not in {"0", "false", "no", "off"}
 
 
-def choose_columns(
-    snapshot_schema: Schema,
-    current_schema: Schema,
-    *,
-    sketched_before: Collection[int],
-    names: Collection[str] | None = None,
-) -> tuple[SketchedColumn, ...]:
-    """The columns of a snapshot that get a sketch, by field id.
-
-    `sketched_before`: field ids with a sketch at the snapshot or in its history. Without any, columns of the types in
-    `CREATED_TYPES` get one; otherwise the columns that have one, of any type.
-    `names` (in the current schema) overrides both; those that the snapshot does not have yet are left out.
-    Columns that were dropped since never get one: an entry for them makes Spark's optimiser fail. Raises
-    UnsketchableColumnError.
-    """
-    types = {f.field_id: str(f.field_type) for f in snapshot_schema.fields if f.field_type.is_primitive}
-    columns = [
-        SketchedColumn(f.field_id, f.name, types[f.field_id])
-        for f in current_schema.fields
-        if f.field_id in types and type_name_of(types[f.field_id]) in SKETCHED_TYPES
-    ]
-    if names is not None:
-        possible = [f.name for f in current_schema.fields if type_name_of(str(f.field_type)) in SKETCHED_TYPES]
-        if missing := sorted(set(names) - set(possible)):
-            raise UnsketchableColumnError(
-                f"statistics.ndv: no theta sketch can be made of {', '.join(missing)}: not top-level columns of a "
-                f"primitive type; these are: {', '.join(possible)}"
-            )
-        chosen = [c for c in columns if c.name in names]
-    elif sketched_before:
-        chosen = [c for c in columns if c.field_id in sketched_before]
-    else:
-        chosen = [c for c in columns if type_name_of(c.type) in CREATED_TYPES]
-    return tuple(sorted(chosen, key=lambda c: c.field_id))
-
-
-def choose_others(
+def choose_statistics(
     snapshot_schema: Schema,
     current_schema: Schema,
     requested: RequestedStatistics,
     before: Collection[tuple[Kind, tuple[int, ...]]],
 ) -> Iterator[tuple[Kind, tuple[SketchedColumn, ...]]]:
-    """The statistics of a snapshot other than NDVs: those that are `requested`, in its order.
+    """The statistics of a snapshot by kind: those that are `requested`, in its order, by names in the current schema.
 
-    `before`: kinds and field ids of those that the snapshot or an ancestor has, which are kept up where no columns are
-    named. Columns that the snapshot lacks, or that were dropped since, have none, nor have joint counts with such a
-    one. Raises UnsketchableColumnError.
+    `before`: kinds and field ids of those that the snapshot or its history has, which are kept up where no columns are
+    named. Where no column has an NDV, those of the types in `CREATED_TYPES` get one.
+    Columns that the snapshot lacks have none, nor have joint counts with such a one. Nor have those that were dropped
+    since: an entry for them makes Spark's optimiser fail. Raises UnsketchableColumnError.
     """
     types = {f.field_id: str(f.field_type) for f in snapshot_schema.fields}
     columns = {f.name: SketchedColumn(f.field_id, f.name, types.get(f.field_id, "")) for f in current_schema.fields}
     by_id = {column.field_id: column for column in columns.values()}
-    for kind in (Kind.HISTOGRAM, Kind.SIZE, Kind.FREQUENT, Kind.JOINT):
+    for kind in Kind:
         possible = [f.name for f in current_schema.fields if type_name_of(str(f.field_type)) in TYPES[kind]]
-        names = requested.of(kind)
-        if names is None:
-            of_kind = [ids for of, ids in before if of is kind and by_id.keys() >= set(ids)]
-            names = tuple(tuple(by_id[field_id].name for field_id in ids) for ids in of_kind)
+        names, kept = requested.of(kind), [ids for of, ids in before if of is kind]
+        if names is None and kind is Kind.NDV and not kept:
+            names = tuple((it.name,) for it in columns.values() if type_name_of(it.type) in CREATED_TYPES)
+        elif names is None:
+            names = tuple(tuple(by_id[field_id].name for field_id in ids) for ids in kept if by_id.keys() >= set(ids))
         elif names == ALL:
             names = tuple((name,) for name in possible)
         elif missing := sorted({name for together in names for name in together}.difference(possible)):

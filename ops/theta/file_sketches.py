@@ -1,13 +1,8 @@
 """Sketches per data file, kept in a Puffin file of our own, so that only the new files of a snapshot are read.
 
 The file is bound to the table like an index version (tag `theta_sketches`), and so are the packs that several versions
-share (see `packs`). Two blobs in each, with `snapshot-id` and `sequence-number` of the base:
-
-* type `icepuffin-theta-files-v4`: the theta images of each data file's columns, one zstd frame after the other
-* type `icepuffin-theta-directory-v1`, zstd: what each frame holds, of which data file with which deletes
-
-Sketches of the other kinds lie in two more, `icepuffin-statistics-files-v1` and `icepuffin-statistics-directory-v1`, of
-the same layout: release 0.1.0 takes each image of the first two for a theta sketch.
+share (see `sketch_packs`); docs/formats.md has the layout. Sketches of other kinds than NDVs lie in two more blobs, as
+release 0.1.0 takes each image of the first two for a theta sketch.
 
 It is a cache: losing it costs time, never correctness. It is keyed by path, deletes, column type and mapped names, so a
 file whose rows changed through a delete, or a column that was promoted or is mapped anew, is sketched anew. So is a
@@ -16,6 +11,7 @@ file that was added after the base's sequence number, or by another snapshot whe
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from icepuffin.ops.model import CREATED_BY, NO_SNAPSHOT, DeleteFile, LiveFile, SnapshotId
 from icepuffin.ops.storage import relative_to
@@ -256,17 +252,7 @@ def write_file_sketches(
 ) -> FileInfo:
     """Stream the Puffin file of one version into `sink`. `counts`: NDVs for planners, in its public footer."""
     writer = PuffinWriter(sink)
-
-    def add(kind: str, fields: Sequence[int], data: bytes | Iterable[bytes], compression: str | None) -> None:
-        writer.add_blob(
-            kind,
-            fields=fields,
-            snapshot_id=snapshot_id,
-            sequence_number=sequence_number,
-            data=data,
-            codec=compression,
-        )
-
+    add = partial(writer.add_blob, snapshot_id=snapshot_id, sequence_number=sequence_number)
     for images, directory in _PAIRS:
         are_counts = images == FILE_SKETCHES
         chosen = [part for file in files if (part := _only(file, are_counts=are_counts)).sketches]
@@ -274,8 +260,9 @@ def write_file_sketches(
         fields = sorted({field_id for key in keys for field_id in fields_of(key)})
         entries: list[DirectoryEntry] = []
         if chosen:
-            add(images, fields, _frames(chosen, keys, entries), None)
-            add(directory, fields, sketch_directory_blob.encode(SketchDirectory(keys, tuple(entries))), "zstd")
+            add(images, fields=fields, data=_frames(chosen, keys, entries))
+            listed = sketch_directory_blob.encode(SketchDirectory(keys, tuple(entries)))
+            add(directory, fields=fields, data=listed, codec="zstd")
     return writer.finish({"created-by": CREATED_BY, "icepuffin.build-id": build_id}, counts)
 
 

@@ -19,7 +19,7 @@ from icepuffin.ops.table.snapshots import (
     schema_at,
     table_name,
 )
-from icepuffin.ops.theta.ancestry import nearest_ancestors
+from icepuffin.ops.theta.ancestry import sketched_entries
 from icepuffin.ops.theta.build_id import is_later, is_ours, is_outdated
 from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
 from icepuffin.ops.theta.theta_report import ColumnNdv, ThetaStatistics
@@ -138,11 +138,7 @@ def ndv_property(blob: BlobMetadata | StoredBlob) -> int | None:
 
 def nearest_statistics(table: Table, snapshot: Snapshot) -> StatisticsFile | None:
     """The entry of the snapshot or of its nearest ancestor that lists sketches; None where none does."""
-    for candidate in (snapshot, *nearest_ancestors(table, snapshot)):
-        statistics = find_statistics(table, SnapshotId(candidate.snapshot_id))
-        if listed_thetas(statistics):
-            return statistics
-    return None
+    return next((statistics for _, statistics in sketched_entries(table, snapshot)), None)
 
 
 def _newest_statistics(table: Table) -> StatisticsFile | None:

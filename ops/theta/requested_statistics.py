@@ -13,7 +13,7 @@ class RequestedStatistics:
     """The statistics that a table's settings name. By default those that it has are kept up."""
 
     ndv: tuple[str, ...] | None = None
-    """Names of columns; None: by the rules of `choose_columns`"""
+    """Names of columns; None: by the rules of `choose_statistics`"""
     histogram: Names = None
     size: Names = None
     frequent: Names = None
@@ -30,11 +30,6 @@ class RequestedStatistics:
         """Number of the statistics other than NDVs that are named, of a table of so many columns."""
         others = (self.histogram, self.size, self.frequent, self.joint)
         return sum(columns if names == ALL else len(names or ()) for names in others)
-
-    @property
-    def has_others(self) -> bool:
-        """Whether statistics other than NDVs may be among them."""
-        return self.keeps_any or any((self.histogram, self.size, self.frequent, self.joint))
 
     def of(self, kind: str) -> tuple[tuple[str, ...], ...] | str | None:
         """The columns of each statistic of a kind, by its key in the settings; `*`, or None."""

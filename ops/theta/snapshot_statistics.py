@@ -246,10 +246,14 @@ def read_statistics(table: Table, snapshot: SnapshotName = None) -> SnapshotStat
     return statistics_at(table, resolve_snapshot(table, snapshot).snapshot_id, schema_at(table, snapshot))
 
 
-def names_others(table: Table, snapshot_id: SnapshotId) -> bool:
-    """Whether the entry that counts for a snapshot names statistics beside NDVs. Reads metadata."""
+def statistics_beside_ndvs(
+    table: Table, snapshot_id: SnapshotId, schema: Schema, storage: StorageConfig
+) -> SnapshotStatistics | None:
+    """`statistics_at`, where the entry that counts names statistics beside NDVs; else None, from metadata alone."""
     entry = nearest_statistics(table, find_snapshot(table, snapshot_id))
-    return entry is not None and others_of(entry, find_snapshot(table, SnapshotId(entry.snapshot_id))) != ""
+    if entry is None or not others_of(entry, find_snapshot(table, SnapshotId(entry.snapshot_id))):
+        return None
+    return statistics_at(table, snapshot_id, schema, storage)
 
 
 def statistics_at(

@@ -5,9 +5,8 @@ whole number, has exactly one field, and that field is in the current schema. Wh
 over: their sketches of columns that we do not sketch stay listed, blobs of other types are copied but not listed
 (PyIceberg cannot load a table that lists a type which it does not know).
 
-Our statistics of other kinds lie in the same file, are not listed, and have one field each, as Presto takes the only
-field of every blob. Presto's types have no properties of ours, so the file's property `icepuffin.others` says what they
-are: a JSON list of [number of the blob, null where there are no values, field id, `Statistic.counted_as`, build id].
+Our statistics of other kinds lie in the same file and are not listed. Presto's types have no properties of ours, so the
+file's property `icepuffin.others` says what they are, as docs/formats.md has it.
 """
 
 import io
@@ -16,6 +15,7 @@ import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import BlobMetadata as ListedBlob
@@ -271,12 +271,10 @@ def _with_ndv(blob: BlobMetadata, entry: ListedBlob | None) -> BlobMetadata:
     without `icepuffin.others`, which is of the file that it was in.
     """
     properties = {name: text for name, text in blob.properties.items() if name != OTHERS}
-    ndv = (entry.properties or {}).get("ndv") if entry is not None and _describes(entry, blob) else None
+    stamp = blob.snapshot_id, blob.sequence_number
+    is_its = entry is not None and (entry.snapshot_id, entry.sequence_number) == stamp
+    ndv = (entry.properties or {}).get("ndv") if entry is not None and is_its else None
     return replace(blob, properties=properties if ndv is None else {"ndv": ndv, **properties})
-
-
-def _describes(entry: ListedBlob, blob: BlobMetadata) -> bool:
-    return (entry.snapshot_id, entry.sequence_number) == (blob.snapshot_id, blob.sequence_number)
 
 
 def _is_sketch(reader: PuffinReader, blob: BlobMetadata) -> bool:
@@ -294,6 +292,8 @@ def statistics_file(
     """(the Puffin file for a slot, its sizes, the blobs to list in the table's entry)."""
     sink = io.BytesIO()
     writer = PuffinWriter(sink)
+    sequence_number = snapshot.sequence_number or 0
+    add = partial(writer.add_blob, snapshot_id=snapshot.snapshot_id, sequence_number=sequence_number)
     listed: list[ListedBlob] = []
     ordered = sorted(sketches, key=lambda new: new.statistic.kind is not Kind.NDV)
     others: list[tuple[int | None, int, str, str]] = []
@@ -301,11 +301,9 @@ def statistics_file(
     for number, new in enumerate(new for new in ordered if not new.is_empty):
         type_, data, properties = new.blob()
         is_ndv = new.statistic.kind is Kind.NDV
-        blob = writer.add_blob(
+        blob = add(
             type_,
             fields=[new.statistic.key[0]],
-            snapshot_id=snapshot.snapshot_id,
-            sequence_number=snapshot.sequence_number or 0,
             data=data,
             codec="zstd" if data else None,
             properties=properties | ({OTHERS: others_seal} if others_seal and number == 0 else {}),
@@ -334,12 +332,7 @@ def statistics_file(
 
 
 def _list_entry(blob: BlobMetadata) -> ListedBlob:
+    stamp = {"snapshot_id": blob.snapshot_id, "sequence_number": blob.sequence_number}
     return ListedBlob.model_validate(
-        {
-            "type": blob.type,
-            "snapshot-id": blob.snapshot_id,
-            "sequence-number": blob.sequence_number,
-            "fields": list(blob.fields),
-            "properties": dict(blob.properties),
-        }
+        {"type": blob.type, **stamp, "fields": list(blob.fields), "properties": dict(blob.properties)}
     )

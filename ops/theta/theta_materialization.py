@@ -53,9 +53,8 @@ def count_theta_sketches(
     """Make a snapshot's theta sketches, and the statistics of other kinds that are `requested`: count what is new, and
     unite. `publish` of the result registers them; a re-run writes nothing.
 
-    BODO_ENABLE_THETA_SKETCHES=0 switches it off. By default theta sketches are made by the rules of `choose_columns`:
-    columns that have one get one, or, where none has, those of common types. Where no column has a theta sketch, none
-    has other statistics.
+    BODO_ENABLE_THETA_SKETCHES=0 switches it off. By default columns that have a theta sketch get one, or, where none
+    has, those of common types. Where no column has a theta sketch, none has other statistics.
     `budget_bytes` bounds the file sketches that are published for the next snapshot, and those that are in memory: a
     larger budget makes removals and deletes cheap to follow, at 32 KiB per file and column at most. `note` counts the
     files over the budget; what the snapshot's sketches count does not depend on it. With `verify`, sketches that are

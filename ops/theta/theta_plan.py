@@ -22,14 +22,13 @@ from icepuffin.ops.table.snapshots import find_snapshot, require_data_snapshot, 
 from icepuffin.ops.tasks.sketches.statistic import (
     COUNTS_OF_DISTINCT,
     Kind,
-    SketchedColumn,
     Statistic,
     StatisticKey,
     kind_of,
 )
 from icepuffin.ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before, others_before
 from icepuffin.ops.theta.build_id import build_ids, is_later_others, is_outdated, others_id, sealed_as
-from icepuffin.ops.theta.columns import choose_columns, choose_others, mapped_names, with_mapped_names
+from icepuffin.ops.theta.columns import choose_statistics, mapped_names, with_mapped_names
 from icepuffin.ops.theta.earlier_sketches import EarlierSketches, open_earlier_sketches
 from icepuffin.ops.theta.errors import UnsketchableColumnError
 from icepuffin.ops.theta.file_sketches import FileKey, file_key
@@ -125,19 +124,20 @@ def _choose(
     """The statistics of the snapshot, without those that a later release has made."""
     slot = find_statistics(table, SnapshotId(snapshot.snapshot_id))
     later = left_to_later(slot, snapshot)
-    before = fields_sketched_before(table, snapshot) | earlier.field_ids()
-    others: list[tuple[Kind, tuple[SketchedColumn, ...]]] = []
+    fields = fields_sketched_before(table, snapshot) | earlier.field_ids()
+    before: list[tuple[Kind, tuple[int, ...]]] = [(Kind.NDV, (field_id,)) for field_id in fields]
+    with_others = not later and not is_later_others(others_of(slot, snapshot))
+    if with_others and requested.keeps_any:
+        before += others_before(table, store, snapshot)
     try:
-        columns = choose_columns(schema, table.schema(), sketched_before=before, names=requested.ndv)
-        counted = [column for column in columns if column.field_id not in later]
-        # an NDV's entry says that there are others in its file
-        if counted and not later and requested.has_others and not is_later_others(others_of(slot, snapshot)):
-            kept = others_before(table, store, snapshot) if requested.keeps_any else ()
-            others = list(choose_others(schema, table.schema(), requested, kept))
+        chosen = list(choose_statistics(schema, table.schema(), requested, before))
     except UnsketchableColumnError as error:
         raise UnsketchableColumnError(f"{table_name(table)}, {error}") from None
+    ndvs = [it for it in chosen if it[0] is Kind.NDV and it[1][0].field_id not in later]
+    ndvs.sort(key=lambda it: it[1][0].field_id)
+    # an NDV's entry says that there are others in its file
+    others = [it for it in chosen if it[0] is not Kind.NDV] if with_others and ndvs else []
     names = mapped_names(table)
-    ndvs = [(Kind.NDV, (column,)) for column in counted]
     statistics = (with_mapped_names(kind, columns, names) for kind, columns in (*ndvs, *others))
     return tuple({statistic.key: statistic for statistic in statistics}.values())
 

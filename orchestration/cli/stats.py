@@ -49,14 +49,22 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
       icepuffin stats demo.packages --json
     """
     from icepuffin.ops.index.upkeep.freshness import missing_ref
-    from icepuffin.ops.table.snapshots import snapshot_rows
+    from icepuffin.ops.storage import StorageError
+    from icepuffin.ops.table.snapshots import schema_at, snapshot_rows
+    from icepuffin.ops.theta.errors import LostStatisticsError
     from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
     from icepuffin.ops.theta.ndv import read_ndv
+    from icepuffin.ops.theta.snapshot_statistics import statistics_beside_ndvs
     from icepuffin.ops.theta.theta_estimate import files_over_budget
 
     snapshot_id = context.snapshot_id(snapshot)
     statistics = read_ndv(context.table, snapshot)
-    others, lost = _others(context, snapshot, snapshot_id)
+    others, lost = None, list[str]()
+    try:
+        schema = schema_at(context.table, snapshot)
+        others = statistics_beside_ndvs(context.table, snapshot_id, schema, context.storage)
+    except (LostStatisticsError, StorageError) as error:
+        lost.append(str(error))
     states = context.index_states
     live = {state.definition.name: _live_recall(context, state.definition.name) for state in states}
     if context.as_json:
@@ -68,7 +76,8 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
                 "snapshot_id": str(snapshot_id),
                 "records": rows,
                 **_statistics_document(statistics),
-                **_others_document(others, lost),
+                **({"statistics": others.to_arrow().to_pylist()} if others else {}),
+                **({"left_out": [*others.left_out] if others else lost} if others or lost else {}),
                 "files_over_budget": files_over_budget(context.table),
                 "indexes": {
                     state.definition.name: _index_document(state, snapshot_id, *live[state.definition.name])
@@ -77,10 +86,7 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
             }
         )
         return
-    if others is None:
-        _show_statistics(context.console, context.name, statistics)
-    else:
-        _show_all(context.console, others)
+    _show_statistics(context.console, context.name, statistics, others)
     print_warnings(context.console, lost)
     if over := files_over_budget(context.table):
         budget = f"over {readable_bytes(BUDGET_BYTES)}, to be read again where need be"
@@ -89,24 +95,6 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
         _show_index(context.console, state, snapshot_id, *live[state.definition.name])
     if any(state.lag is None for state in states):
         print_warnings(context.console, [missing_ref(context.table, context.spec.first_ref)])
-
-
-def _others(
-    context: TableContext, snapshot: str | None, snapshot_id: SnapshotId
-) -> tuple["SnapshotStatistics | None", list[str]]:
-    """(the statistics where there are some beside NDVs, the error that kept them from being read)."""
-    from icepuffin.ops.storage import StorageError
-    from icepuffin.ops.table.snapshots import schema_at
-    from icepuffin.ops.theta.errors import LostStatisticsError
-    from icepuffin.ops.theta.snapshot_statistics import names_others, statistics_at
-
-    if not names_others(context.table, snapshot_id):
-        return None, []
-    schema = schema_at(context.table, snapshot)
-    try:
-        return statistics_at(context.table, snapshot_id, schema, context.storage), []
-    except (LostStatisticsError, StorageError) as error:
-        return None, [str(error)]
 
 
 def _live_recall(context: TableContext, index: str) -> tuple["ReportedRecall | None", str]:
@@ -136,13 +124,6 @@ def _statistics_document(statistics: "ThetaStatistics") -> dict[str, object]:
     }
 
 
-def _others_document(others: "SnapshotStatistics | None", lost: list[str]) -> dict[str, object]:
-    """All statistics; nothing where there are NDVs alone."""
-    if others is None:
-        return {"left_out": lost} if lost else {}
-    return {"statistics": others.to_arrow().to_pylist(), "left_out": [*others.left_out]}
-
-
 def _index_document(
     state: "IndexState", snapshot_id: SnapshotId, live: "ReportedRecall | None", why: str
 ) -> dict[str, object]:
@@ -156,22 +137,18 @@ def _index_document(
     }
 
 
-def _show_statistics(console: "Console", table: str, statistics: "ThetaStatistics") -> None:
-    title = f"{table} at snapshot {statistics.snapshot_id}"
+def _show_statistics(
+    console: "Console", table: str, statistics: "ThetaStatistics", others: "SnapshotStatistics | None"
+) -> None:
+    """NDVs, or the statistics of all kinds with a picture of each histogram."""
     if not statistics.entries:
+        title = f"{table} at snapshot {statistics.snapshot_id}"
         remedy = f"icepuffin refresh {quote(table)} --snapshot {statistics.snapshot_id}"
         print_lines(console, f"{title}: no sketches; make them with: {remedy}")
         return
-    counts, *reasons = statistics.grids()
-    print_grid(console, counts, width=_NAME_WIDTH)
-    print_lines(console, *(f"not fresh: {reason}" for grid in reasons for (reason,) in grid.rows))
-
-
-def _show_all(console: "Console", others: "SnapshotStatistics") -> None:
-    """The statistics of all kinds, with a picture of each histogram."""
-    all_kinds, *reasons = others.grids()
-    print_grid(console, all_kinds, width=_NAME_WIDTH)
-    for name, histogram in others.histogram.items():
+    values, *reasons = (others or statistics).grids()
+    print_grid(console, values, width=_NAME_WIDTH)
+    for name, histogram in others.histogram.items() if others else ():
         title = f"{cell(name, _DRAWN)}, the middle 99 % of {plural(histogram.count, 'value')}"
         print_lines(console, title, *_drawn(histogram))
     print_lines(console, *(f"{grid.title}: {reason}" for grid in reasons for (reason,) in grid.rows))

@@ -116,7 +116,7 @@ EDITS = (
     ),
     Edit(
         "single-value serialization (appendix D), for sketches",
-        "_validity", "if array.null_count == 0:", "if True:",
+        "update_from_arrow", "if chunk.null_count else", "if False else",
         "test_nulls_slices_chunks_and_repeats_do_not_show",
     ),
     Edit(
@@ -166,8 +166,7 @@ EDITS = (
     # Bodo's text
     Edit(
         "later ones are of columns that have a sketch",
-        "choose_columns", "if c.field_id in sketched_before]",
-        "if c.field_id in sketched_before or type_name_of(c.type) in CREATED_TYPES]",
+        "choose_statistics", " and not kept", "",
         "test_an_increment_takes_the_columns_that_have_a_sketch_floats_included",
     ),
     Edit(
@@ -191,7 +190,7 @@ EDITS = (
     ),
     Edit(
         "sketches, vectors and conditions of nested columns",
-        "choose_columns", "if missing := sorted(set(names) - set(possible)):", "if missing := ():",
+        "choose_statistics", "names for name in together}.difference(possible)", "names for name in ()}",
         "test_named_columns_override_the_rules_and_may_be_of_any_primitive_type",
     ),
     # The paper

@@ -506,8 +506,11 @@ def test_variables_of_others_may_begin_with_the_name_of_the_package(
             for value in ("'*'", "['id']", "[['id']]", "[['id', 'id']]", "[]")
         ),
         *(
-            (f"[tables.t]\ncatalog='lake'\nname='a.b'\nstatistics.drift={value}\n", "drift: takes numbers over 0")
-            for value in ("0.1", "{id=0}", "{id=-1}", "{id=true}", "{id='1'}", "{id=nan}")
+            (f"[tables.t]\ncatalog='lake'\nname='a.b'\nstatistics.drift={value}\n", f"drift{words}")
+            for value, words in (
+                ("0.1", ": takes a table of settings"),
+                *((f"{{id={wrong}}}", ".id: Input should be ") for wrong in ("0", "-1", "true", "'1'", "nan")),
+            )
         ),
         *(
             (

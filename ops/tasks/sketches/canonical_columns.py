@@ -8,18 +8,26 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icepuffin.ops.tasks.sketches.sketch_types import ARROW_TYPES, SketchTypeError, type_name_of
+from icepuffin.ops.tasks.sketches.statistic import TYPES, Kind
 
+STORED = {"int": "<i4", "date": "<i4", "float": "<f4", "double": "<f8"}
+"""Dtypes of the buffers of numbers, by type name, where they are not i64"""
+BYTE_STRINGS = frozenset({"string", "binary", "uuid", "fixed"})
+"""Names of the types whose values are read as bytes"""
 _SMALL = {"string": pa.string(), "binary": pa.binary()}
 
 
 def canonical_chunks(
-    array: pa.Array | pa.ChunkedArray, iceberg_type: str, *, distinct: bool = False
+    array: pa.Array | pa.ChunkedArray, iceberg_type: str, kind: Kind, *, distinct: bool = False
 ) -> Iterator[pa.Array]:
     """The chunks of a column that have rows, each as the Arrow type of its Iceberg type (such as "decimal(9, 2)").
 
     `array` may be sliced, dictionary-encoded, chunked, and of any Arrow type that casts without loss. distinct: of a
-    dictionary only the values that rows use, each once. Raises SketchTypeError where the types differ.
+    dictionary only the values that rows use, each once. Raises SketchTypeError where the types differ, and for a type
+    of which there are no statistics of this kind.
     """
+    if type_name_of(iceberg_type) not in TYPES[kind]:
+        raise SketchTypeError(f"type {iceberg_type} has no {kind}, only {', '.join(sorted(TYPES[kind]))}")
     for part in array.chunks if isinstance(array, pa.ChunkedArray) else [array]:
         chunk = part.storage if isinstance(part, pa.ExtensionArray) else part
         if pa.types.is_dictionary(chunk.type):

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icepuffin.ops.tasks.sketches.canonical_columns import canonical_chunks
-from icepuffin.ops.tasks.sketches.sketch_types import SIZE_TYPES, SketchTypeError, type_name_of
+from icepuffin.ops.tasks.sketches.statistic import Kind
 
 
 def data_size(array: pa.Array | pa.ChunkedArray, iceberg_type: str) -> int:
@@ -12,7 +12,5 @@ def data_size(array: pa.Array | pa.ChunkedArray, iceberg_type: str) -> int:
 
     `array` as in `canonical_chunks`. Raises SketchTypeError for types of fixed width, and for other data.
     """
-    if type_name_of(iceberg_type) not in SIZE_TYPES:
-        raise SketchTypeError(f"type {iceberg_type} has one width; data sizes are of {', '.join(sorted(SIZE_TYPES))}")
-    chunks = canonical_chunks(array, iceberg_type)
+    chunks = canonical_chunks(array, iceberg_type, Kind.SIZE)
     return sum(pc.sum(pc.binary_length(chunk)).as_py() or 0 for chunk in chunks)

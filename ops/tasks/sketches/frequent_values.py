@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from icepuffin.ops.tasks.sketches.canonical_columns import canonical_chunks
-from icepuffin.ops.tasks.sketches.sketch_types import SKETCHED_TYPES, SketchTypeError, type_name_of
+from icepuffin.ops.tasks.sketches.sketch_types import type_name_of
+from icepuffin.ops.tasks.sketches.statistic import Kind
 from icepuffin.puffin.blobs.frequent_items_blob import CAPACITY, FrequentItems, decode, encode
 
 MAX_TEXT_BYTES = 64
@@ -49,9 +50,7 @@ class FrequentAccumulator:
         Text forms are those of Iceberg's JSON, floats' the shortest. Of a text over 64 bytes the first 45, "…" and a
         hash stand for it. Raises SketchTypeError for types without a theta sketch, and for other data.
         """
-        if type_name_of(iceberg_type) not in SKETCHED_TYPES:
-            raise SketchTypeError(f"no frequent values are defined for type {iceberg_type}; leave the column out")
-        for chunk in canonical_chunks(array, iceberg_type):
+        for chunk in canonical_chunks(array, iceberg_type, Kind.FREQUENT):
             values, counts = chunk.drop_null().value_counts().flatten()
             numbers = counts.to_numpy()
             self._total += int(numbers.sum())

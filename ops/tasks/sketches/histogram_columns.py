@@ -5,7 +5,8 @@ import pyarrow as pa
 
 from icepuffin.ann_kernels.sketches.kll import KllAccumulator
 from icepuffin.ops.tasks.sketches.canonical_columns import canonical_chunks, stored_values
-from icepuffin.ops.tasks.sketches.sketch_types import HISTOGRAM_TYPES, SketchTypeError, type_name_of
+from icepuffin.ops.tasks.sketches.sketch_types import HISTOGRAM_TYPES, type_name_of
+from icepuffin.ops.tasks.sketches.statistic import Kind
 
 _MAX_EXACT_DIGITS = 15
 """Digits of the decimals whose unscaled values are doubles, so that one division rounds once"""
@@ -18,9 +19,7 @@ def update_histogram(accumulator: KllAccumulator, array: pa.Array | pa.ChunkedAr
     Raises SketchTypeError for other types and data.
     """
     type_name = type_name_of(iceberg_type)
-    if type_name not in HISTOGRAM_TYPES:
-        raise SketchTypeError(f"no histogram is defined for type {iceberg_type}, only for {', '.join(HISTOGRAM_TYPES)}")
-    for chunk in canonical_chunks(array, iceberg_type):
+    for chunk in canonical_chunks(array, iceberg_type, Kind.HISTOGRAM):
         present = chunk.drop_null()
         if type_name == "date":
             present = present.view(pa.int32())

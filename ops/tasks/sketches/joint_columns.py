@@ -13,11 +13,15 @@ import pyarrow as pa
 
 from icepuffin.ann_kernels.sketches.theta import ThetaAccumulator
 from icepuffin.ann_kernels.sketches.tuple_hashes import fold_bytes, fold_words
-from icepuffin.ops.tasks.sketches.canonical_columns import byte_strings, canonical_chunks, stored_values
-from icepuffin.ops.tasks.sketches.sketch_types import SKETCHED_TYPES, SketchTypeError, type_name_of
-
-_STORED = {"int": "<i4", "date": "<i4", "float": "<f4", "double": "<f8"}
-"""Dtypes of the buffers of numbers, by type name, where they are not i64"""
+from icepuffin.ops.tasks.sketches.canonical_columns import (
+    BYTE_STRINGS,
+    STORED,
+    byte_strings,
+    canonical_chunks,
+    stored_values,
+)
+from icepuffin.ops.tasks.sketches.sketch_types import SketchTypeError, type_name_of
+from icepuffin.ops.tasks.sketches.statistic import Kind
 
 
 def update_joint(
@@ -32,21 +36,18 @@ def update_joint(
     for array, iceberg_type in zip(arrays, iceberg_types, strict=True):
         if len(array) != len(hashes):
             raise SketchTypeError(f"columns of a joint sketch have {len(hashes)} rows and {len(array)} rows")
-        type_name = type_name_of(iceberg_type)
-        if type_name not in SKETCHED_TYPES:
-            raise SketchTypeError(f"no joint sketch is defined for type {iceberg_type}; leave the column out")
         start = 0
-        for chunk in canonical_chunks(array, iceberg_type):
-            _fold(hashes[start : start + len(chunk)], chunk, type_name)
+        for chunk in canonical_chunks(array, iceberg_type, Kind.JOINT):
+            _fold(hashes[start : start + len(chunk)], chunk, type_name_of(iceberg_type))
             start += len(chunk)
     accumulator.update_fixed(hashes)
 
 
 def _fold(hashes: npt.NDArray[np.uint64], chunk: pa.Array, type_name: str) -> None:
     present = chunk.is_valid().to_numpy(zero_copy_only=False) if chunk.null_count else None
-    if type_name in ("string", "binary", "uuid", "fixed", "decimal"):
+    if type_name in BYTE_STRINGS or type_name == "decimal":
         fold_bytes(hashes, *byte_strings(chunk), present)
         return
     stored = chunk.cast(pa.int64()) if type_name == "boolean" else chunk
-    values = stored_values(stored, _STORED.get(type_name, "<i8"))
+    values = stored_values(stored, STORED.get(type_name, "<i8"))
     fold_words(hashes, values.astype("<f8" if values.dtype.kind == "f" else "<i8", copy=False).view("<u8"), present)

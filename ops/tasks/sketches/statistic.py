@@ -43,10 +43,13 @@ TYPES = {
 """Names of the types of columns that each kind takes"""
 _KINDS = {text: kind for kind, text in FORMATS.items()}
 
-_LONGEST = {Kind.NDV: 24 + 8 * DEFAULT_K, Kind.HISTOGRAM: 14 << 10, Kind.SIZE: 8, Kind.FREQUENT: 30 << 10}
-"""Bytes of the longest image of each kind, about"""
-_SMALL = {Kind.HISTOGRAM: (96, 8), Kind.FREQUENT: (40, 76)}
-"""Bytes of an image beside its values, and of each of these, where they are not those of a theta sketch"""
+_IMAGES = {
+    **dict.fromkeys(COUNTS_OF_DISTINCT, (24, 8, 24 + 8 * DEFAULT_K)),
+    Kind.HISTOGRAM: (96, 8, 14 << 10),
+    Kind.SIZE: (8, 0, 8),
+    Kind.FREQUENT: (40, 76, 30 << 10),
+}
+"""Bytes of an image of each kind beside its values, of each of these, and of the longest, about"""
 
 
 def kind_of(key: StatisticKey) -> Kind:
@@ -56,9 +59,8 @@ def kind_of(key: StatisticKey) -> Kind:
 
 def image_bound(key: StatisticKey, rows: int) -> int:
     """Bytes of the image of a statistic of so many rows, at most."""
-    kind = kind_of(key)
-    beside, per_row = _SMALL.get(kind, (24, 8))
-    return min(_LONGEST.get(kind, _LONGEST[Kind.NDV]), beside + per_row * rows)
+    beside, per_row, longest = _IMAGES[kind_of(key)]
+    return min(longest, beside + per_row * rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from icepuffin.ops.tasks.sketches.statistic import Kind
 from icepuffin.ops.tasks.task_runner import RunContext
 from icepuffin.ops.theta.build_id import OTHERS
 from icepuffin.ops.theta.requested_statistics import RequestedStatistics
-from icepuffin.ops.theta.snapshot_statistics import SCHEMA, SnapshotStatistics, names_others
+from icepuffin.ops.theta.snapshot_statistics import SCHEMA, SnapshotStatistics, statistics_beside_ndvs
 from icepuffin.ops.theta.statistics_slot import BLOB_TYPES
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.puffin import BlobMetadata, PuffinReader, PuffinWriter
@@ -144,19 +144,22 @@ def test_a_table_without_statistics_has_none(table: Table) -> None:
     append(table, 0, 10)
     read = icepuffin.read_statistics(table)
     assert (made(read), read.left_out, read.statistics_path, read.to_arrow().num_rows) == (set(), (), None, 0)
-    assert not names_others(table, SnapshotId(current(table)))
+    assert statistics_beside_ndvs(table, SnapshotId(current(table)), table.schema(), STORAGE) is None
 
 
 def test_whether_there_are_others_stands_in_the_metadata(table: Table) -> None:
     append(table, 0, 10)
     counted(table, RequestedStatistics(histogram=(), size=(), frequent=(), joint=()))
     path_of(table).unlink()
-    assert not names_others(table, SnapshotId(current(table)))
+    assert statistics_beside_ndvs(table, SnapshotId(current(table)), table.schema(), STORAGE) is None
     append(table, 10, 20)
     head = counted(table)
-    path_of(table).unlink()
-    assert names_others(table, head)
-    assert names_others(table, SnapshotId(append(table, 20, 30))), "those of the ancestor"
+    assert statistics_beside_ndvs(table, head, table.schema(), STORAGE)
+    path, later = path_of(table), SnapshotId(append(table, 20, 30))
+    assert statistics_beside_ndvs(table, later, table.schema(), STORAGE), "those of the ancestor"
+    path.unlink()
+    with pytest.raises(FileDamageError):
+        statistics_beside_ndvs(table, later, table.schema(), STORAGE)
 
 
 def test_a_lost_file_is_an_error_that_says_what_to_do(filled: Table) -> None:

@@ -528,7 +528,7 @@ def test_a_column_that_cannot_be_sketched_is_named_with_its_table_and_setting(
     table: Table, runner: ThreadlessRunner
 ) -> None:
     snapshot = append(table, 0, 10)
-    with pytest.raises(UnsketchableColumnError, match=rf"^{'.'.join(table.name())}, statistics\.ndv: .*absent"):
+    with pytest.raises(UnsketchableColumnError, match=rf"^{'.'.join(table.name())}, statistics\.ndv names absent"):
         materialize(table, snapshot, runner, columns=["absent"])
     assert not runner.tasks
 

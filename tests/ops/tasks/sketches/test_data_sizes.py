@@ -32,5 +32,5 @@ def test_bytes_below_a_null_do_not_count() -> None:
 
 @pytest.mark.parametrize("name", sorted(SKETCHED_TYPES - SIZE_TYPES))
 def test_types_of_one_width_are_refused_by_name(name: str) -> None:
-    with pytest.raises(SketchTypeError, match=f"type {name} has one width; data sizes are of binary, fixed, string"):
+    with pytest.raises(SketchTypeError, match=f"type {name} has no size, only binary, fixed, string"):
         data_size(pa.array([1]), name)

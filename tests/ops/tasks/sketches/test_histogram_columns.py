@@ -72,7 +72,7 @@ def test_chunks_do_not_show(values: list[int | None], iceberg: str, cuts: list[i
 
 @pytest.mark.parametrize("name", sorted(SKETCHED_TYPES - set(HISTOGRAM_TYPES)))
 def test_other_types_are_refused_by_name(name: str) -> None:
-    with pytest.raises(SketchTypeError, match=f"no histogram is defined for type {name}, only for int, long"):
+    with pytest.raises(SketchTypeError, match=f"type {name} has no histogram, only date, decimal, "):
         update_histogram(KllAccumulator(np.int64), pa.array([1]), name)
 
 

@@ -136,7 +136,7 @@ def test_many_random_strings_with_nulls_agree_with_the_naive_sketch() -> None:
 
 def test_types_without_a_sketch_and_data_of_another_type_are_refused() -> None:
     accumulator = ThetaAccumulator()
-    with pytest.raises(SketchTypeError, match=r"no theta sketch is defined for type list<int>; leave the column out$"):
+    with pytest.raises(SketchTypeError, match="type list<int> has no ndv, only binary, "):
         update_from_arrow(accumulator, pa.array([[1]]), "list<int>")
     for values, kind in (
         (pa.array([2**40]), "int"),
