@@ -9,7 +9,7 @@ from icepuffin.assets.report.index_description import IndexDescription
 from icepuffin.assets.report.markup import Child, Markup, element, joined
 from icepuffin.assets.report.page_style import GENERATOR, SCRIPT, style_sheet
 from icepuffin.assets.report.svg_charts import Axes, Bar, Point, bar_chart, line_chart, recall_chart, shards_chart
-from icepuffin.assets.report.table_report import TableReport, ndv_bounds
+from icepuffin.assets.report.table_report import TableReport
 from icepuffin.assets.report.value_counts import ValueCounts
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.binding.measurements import Measurement
@@ -19,6 +19,7 @@ from icepuffin.ops.recall.curves import Width
 from icepuffin.ops.recall.measured_points import MeasuredPoint
 from icepuffin.ops.search.overview import Overview
 from icepuffin.ops.tasks.sketches.histogram_values import text_of
+from icepuffin.ops.theta.ndv import ndv_bounds
 from icepuffin.ops.theta.snapshot_statistics import SnapshotStatistics
 
 MAX_SHARDS = 500
@@ -290,16 +291,16 @@ def _distinct(report: TableReport) -> Markup | None:
     figures, lines = [], []
     for name, by_snapshot in report.distinct.items():
         points = [
-            Point(index, ndv, f"snapshot {at}: {ndv:,}, {_between(ndv)}", bounds=ndv_bounds(ndv))
+            Point(index, ndv, f"snapshot {at}: {ndv:,}, {_between(ndv, rows[at])}", bounds=ndv_bounds(ndv, rows[at]))
             for index, (at, ndv) in enumerate(by_snapshot.items())
         ]
         at, last = list(by_snapshot.items())[-1]
         axes = Axes(
             f"Distinct values of {name}: {last:,} at last", ends=("oldest snapshot", "newest"), is_from_zero=True
         )
-        text = element("p", _span(_number(last)), f" ({_between(last)})")
+        text = element("p", _span(_number(last)), f" ({_between(last, rows[at])})")
         figures.append(_figure(name, text, line_chart(points, axes)))
-        bounds = map(_number, ndv_bounds(last))
+        bounds = map(_number, ndv_bounds(last, rows[at]))
         share = _share_of_rows(last, rows[at])
         lines.append((PageCell(name), _number(last), *bounds, share, _number(len(points)), PageCell(str(at))))
     if not lines:
@@ -352,14 +353,14 @@ def _share_of_rows(ndv: int, rows: int | None) -> PageCell:
     """A whole per cent of an estimate, and no more than all rows."""
     if not rows:
         return _UNKNOWN
-    low, high = ndv_bounds(ndv)
+    low, high = ndv_bounds(ndv, rows)
     share = min(ndv / rows, 1.0)
     text = readable_share(share) if low == high else f"about {share:.0%}"
     return PageCell(text, share, f"{ndv:,} of {plural(rows, 'row')}")
 
 
-def _between(ndv: int) -> str:
-    low, high = ndv_bounds(ndv)
+def _between(ndv: int, rows: int | None) -> str:
+    low, high = ndv_bounds(ndv, rows)
     return "exact" if low == high else f"{readable_count(low)} to {readable_count(high)}"
 
 

@@ -7,7 +7,6 @@ from shlex import quote
 
 from pyiceberg.table import Table
 
-from icepuffin.ann_kernels.sketches.theta_estimates import DEFAULT_K, bounds
 from icepuffin.assets.newest_snapshots import SnapshotEntry, newest_snapshots
 from icepuffin.assets.report.index_description import IndexDescription, describe_index
 from icepuffin.assets.report.value_counts import ValueCounts, value_counts
@@ -112,16 +111,6 @@ def table_report(table: Table, spec: TableSpec, storage: StorageConfig) -> Table
         statistics=statistics,
         shortfalls=(*_shortfalls(table, spec, head, indexes), *lost),
     )
-
-
-def ndv_bounds(ndv: int) -> tuple[int, int]:
-    """Between which a column's number of distinct values lies, at 95 %: metadata has the estimate of its sketch alone,
-    and one of up to 4,096 values is exact.
-    """
-    if ndv <= DEFAULT_K:
-        return ndv, ndv
-    low, high = bounds(int(DEFAULT_K * 2.0**63 / ndv), DEFAULT_K)
-    return int(low), int(high)
 
 
 def _distinct(table: Table, entries: Sequence[SnapshotEntry]) -> dict[str, dict[SnapshotId, int]]:

@@ -1,5 +1,6 @@
 """NDVs in a table's metadata, with the rule by which one may be used."""
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -8,6 +9,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 
+from icepuffin.ann_kernels.sketches.theta_estimates import DEFAULT_K, MAX_THETA, bounds
 from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.catalog.read_restrictions import require_table
 from icepuffin.ops.model import SnapshotId
@@ -134,6 +136,16 @@ def ndv_property(blob: BlobMetadata | StoredBlob) -> int | None:
     except (KeyError, ValueError, OverflowError):
         return None
     return ndv if ndv >= 0 else None
+
+
+def ndv_bounds(ndv: int, rows: int | None, theta: int | None = None, count: int = DEFAULT_K) -> tuple[int, int]:
+    """Between which a number of distinct values lies, at 95 %, and no more than there are rows: by theta and number of
+    hashes of its sketch, or by the estimate, which is all that metadata has; one of up to 4,096 values is exact.
+    """
+    if theta is None:
+        theta, count = (MAX_THETA, ndv) if ndv <= DEFAULT_K else (int(DEFAULT_K * 2.0**63 / ndv), DEFAULT_K)
+    low, high = bounds(theta, count)
+    return min(ndv, int(low)), max(ndv, min(math.ceil(high), rows or math.ceil(high)))
 
 
 def nearest_statistics(table: Table, snapshot: Snapshot) -> StatisticsFile | None:

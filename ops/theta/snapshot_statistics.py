@@ -13,7 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import StatisticsFile
 
 from icepuffin.ann_kernels.sketches.kll import KllSketch
-from icepuffin.ann_kernels.sketches.theta_estimates import MAX_THETA, bounds, estimate
+from icepuffin.ann_kernels.sketches.theta_estimates import MAX_THETA, estimate
 from icepuffin.ops.catalog.read_restrictions import require_table
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.messages import readable_bytes, readable_share
@@ -23,13 +23,14 @@ from icepuffin.ops.storage import ObjectMissingError, open_storage
 from icepuffin.ops.storage.base import ObjectSource
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.table.snapshots import SnapshotName, find_snapshot, resolve_snapshot, schema_at, table_name
+from icepuffin.ops.table.summaries import snapshot_count
 from icepuffin.ops.tasks.sketches.frequent_values import FrequentValue, frequent_values
 from icepuffin.ops.tasks.sketches.histogram_values import ValueHistogram, text_of
 from icepuffin.ops.tasks.sketches.images import Sketch
 from icepuffin.ops.tasks.sketches.statistic import Kind, StatisticKey, fields_of, kind_of
 from icepuffin.ops.theta.build_id import others_id, sealed_as
 from icepuffin.ops.theta.errors import LostStatisticsError
-from icepuffin.ops.theta.ndv import LONG, freshness, ndv_property, nearest_statistics
+from icepuffin.ops.theta.ndv import LONG, freshness, ndv_bounds, ndv_property, nearest_statistics
 from icepuffin.ops.theta.statistics_slot import OtherSketch, listed_thetas, others_in, others_of, sketch_in
 from icepuffin.puffin import BlobMetadata, PuffinReader
 from icepuffin.puffin.blobs import frequent_items_blob
@@ -222,10 +223,11 @@ def read_statistics(table: Table, snapshot: SnapshotName = None) -> SnapshotStat
     Returns
     -------
     SnapshotStatistics
-        By column: `ndv` (ndv, lower, upper, error), `histogram` (count, minimum, maximum, rank_error; its methods
-        quantiles, ranks and fraction_between, in values of the column's own type), `size` (bytes), `frequent` (values:
-        text, lower, upper). By tuple of columns: `joint`, as `ndv`. Each has `fresh` and `why`; `left_out` has reasons.
-        `to_arrow` and `to_pandas` give one row per statistic.
+        By column: `ndv` (ndv; lower and upper at 95 %; error, its relative standard error), `histogram` (count,
+        minimum, maximum; rank_error, which 99 of 100 shares keep; in values of the column's own type quantiles(ranks),
+        ranks(values): shares up to each, fraction_between(low, high), None for no bound), `size` (bytes), `frequent`
+        (values: text, lower, upper, which are certain). By tuple of columns: `joint`, as `ndv`. Each has `fresh` and
+        `why`; `left_out` has reasons. `to_arrow` and `to_pandas` give one row per statistic.
 
     Raises
     ------
@@ -283,12 +285,13 @@ class _FoundStatistics:
     """Statistics by kind and columns, as they are read from a file."""
 
     def __init__(self, schema: Schema, left_out: list[str]) -> None:
-        self._schema, self.left_out = schema, left_out
+        self._schema, self.left_out, self._rows = schema, left_out, 0
         self.by_kind: dict[str, dict[Any, Any]] = {str(kind): {} for kind in Kind}
 
     def read(self, source: ObjectSource, entry: StatisticsFile, data: Snapshot, origin: Snapshot) -> None:
         """Read the file of an entry, that of `origin`, for `data`. Raises PuffinError, and what the store raises."""
         reader, listed = PuffinReader(source), listed_thetas(entry)
+        self._rows = snapshot_count(origin, "total-records")
         thetas = {it.fields[0]: it for it in reversed(reader.footer.of_type(BlobType.THETA)) if len(it.fields) == 1}
         others: Mapping[StatisticKey, OtherSketch] = {}
         try:
@@ -330,15 +333,17 @@ class _FoundStatistics:
         except PuffinError as error:
             self.left_out.append(f"{kind} of {', '.join(columns)}: {error}")
         else:
-            made = _statistic(sketch, columns[0], type_, ndv, fresh, why)
+            made = _statistic(sketch, columns[0], type_, ndv, self._rows, fresh, why)
             self.by_kind[kind][columns if kind is Kind.JOINT else columns[0]] = made
 
     def _name(self, field_id: int) -> str:
         return self._schema.find_column_name(field_id) or f"field {field_id}"
 
 
-def _statistic(sketch: Sketch, column: str, type_: str, ndv: int | None, fresh: bool, why: str) -> ColumnStatistic:
-    """What a sketch says."""
+def _statistic(
+    sketch: Sketch, column: str, type_: str, ndv: int | None, rows: int, fresh: bool, why: str
+) -> ColumnStatistic:
+    """What a sketch says. `rows`: those of the data files that it counts; 0: not known."""
     if isinstance(sketch, KllSketch):
         return HistogramStatistic(column=column, type=type_, sketch=sketch, fresh=fresh, why=why)
     if isinstance(sketch, int):
@@ -348,11 +353,9 @@ def _statistic(sketch: Sketch, column: str, type_: str, ndv: int | None, fresh: 
         return FrequentStatistic(values=values, total=items.total, offset=items.offset, fresh=fresh, why=why)
     count, share = len(sketch.hashes), sketch.theta / 2**63
     ndv = int(estimate(sketch.theta, count)) if ndv is None else ndv
-    low, high = bounds(sketch.theta, count)
+    lower, upper = ndv_bounds(ndv, rows, sketch.theta, count)
     error = 0.0 if sketch.theta == MAX_THETA else math.sqrt((1 - share) / max(1, count))
-    return NdvStatistic(
-        ndv=ndv, lower=min(ndv, int(low)), upper=max(ndv, math.ceil(high)), error=error, fresh=fresh, why=why
-    )
+    return NdvStatistic(ndv=ndv, lower=lower, upper=upper, error=error, fresh=fresh, why=why)
 
 
 def _freshness_of_others(

@@ -155,6 +155,7 @@ def count_theta_sketches(
             files_reused=len(plan.live.files) - len(sketched.missing.statistics),
             bytes_written=statistics.bytes_written + bytes_written + partition_bytes,
             partitions=words,
+            others=plan.others_in_words,
             merged_columns=tuple(filter(None, merged)),
             extended_columns=tuple(
                 it.name for it in plan.statistics if it.kind is Kind.NDV and it.key in sketched.missing.extensions

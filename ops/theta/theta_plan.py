@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -74,6 +75,12 @@ class SketchPlan:
     def others(self) -> frozenset[StatisticKey]:
         """The statistics that are no NDVs."""
         return frozenset(statistic.key for statistic in self.statistics if statistic.kind is not Kind.NDV)
+
+    @property
+    def others_in_words(self) -> str:
+        """Number of them by kind."""
+        counts = Counter(statistic.kind for statistic in self.statistics)
+        return ", ".join(f"{count} {kind}" for kind, count in counts.items() if kind is not Kind.NDV)
 
 
 def data_snapshot(table: Table, snapshot_id: SnapshotId) -> Snapshot:

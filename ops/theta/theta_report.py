@@ -98,6 +98,8 @@ class ThetaReport(Presentation):
     """Parts that failed, in words; empty where none did"""
     partitions: str = ""
     """File of partition statistics that was written, in words; empty where none was"""
+    others: str = ""
+    """Number of statistics of each kind but NDVs in the file that was written, in words"""
 
     def headline(self) -> str:
         columns = plural(len(self.ndv), "column")
@@ -115,6 +117,7 @@ class ThetaReport(Presentation):
         fields = {
             "action": f"{self.outcome}: {files}{others}",
             "distinct": ", ".join(f"{name} {ndv:,}" for name, ndv in self.ndv.items()),
+            "beside them": self.others,
             "bytes": f"{readable_bytes(self.bytes_written)} written" if self.bytes_written else "",
             "partitions": self.partitions,
             "time": readable_seconds(self.seconds) + expected,

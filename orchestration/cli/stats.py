@@ -141,9 +141,9 @@ def _show_statistics(
     console: "Console", table: str, statistics: "ThetaStatistics", others: "SnapshotStatistics | None"
 ) -> None:
     """NDVs, or the statistics of all kinds with a picture of each histogram."""
+    remedy = f"icepuffin refresh {quote(table)} --snapshot {statistics.snapshot_id}"
     if not statistics.entries:
         title = f"{table} at snapshot {statistics.snapshot_id}"
-        remedy = f"icepuffin refresh {quote(table)} --snapshot {statistics.snapshot_id}"
         print_lines(console, f"{title}: no sketches; make them with: {remedy}")
         return
     values, *reasons = (others or statistics).grids()
@@ -152,6 +152,8 @@ def _show_statistics(
         title = f"{cell(name, _DRAWN)}, the middle 99 % of {plural(histogram.count, 'value')}"
         print_lines(console, title, *_drawn(histogram))
     print_lines(console, *(f"{grid.title}: {reason}" for grid in reasons for (reason,) in grid.rows))
+    if any(grid.title == "not fresh" for grid in reasons):
+        print_lines(console, f"count them for this snapshot with: {remedy}")
 
 
 def _drawn(histogram: "HistogramStatistic") -> list[str]:

@@ -2,7 +2,7 @@
 
 import decimal
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -42,7 +42,7 @@ class ValueHistogram:
     column: str
     type: str
     """Type of the column, in Iceberg's text form"""
-    sketch: KllSketch
+    sketch: KllSketch = field(repr=False)
 
     @property
     def count(self) -> int:

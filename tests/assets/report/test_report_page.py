@@ -15,11 +15,12 @@ import icepuffin
 from icepuffin.assets.report import report_file
 from icepuffin.assets.report.page_style import DARK, LIGHT
 from icepuffin.assets.report.report_page import report_page
-from icepuffin.assets.report.table_report import MAX_SNAPSHOTS, TableReport, ndv_bounds
+from icepuffin.assets.report.table_report import MAX_SNAPSHOTS, TableReport
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.snapshots import data_snapshots
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta.ndv import ndv_bounds
 from icepuffin.ops.theta.requested_statistics import RequestedStatistics
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from tests.conftest import STORAGE, make_rows
@@ -125,8 +126,10 @@ def test_distinct_values_that_others_have_counted_are_left_out(tmp_path: Path) -
 
 
 def test_the_bounds_of_an_estimate_hold_for_nearly_all_sketches() -> None:
-    assert ndv_bounds(4_096) == (4_096, 4_096)
-    low, high = ndv_bounds(1_000_000)
+    assert ndv_bounds(4_096, None) == (4_096, 4_096)
+    assert ndv_bounds(1_000_000, 1_010_000)[1] == 1_010_000, "there are no more values than rows"
+    assert ndv_bounds(1_000_000, 900_000)[1] == 1_000_000, "a summary may be wrong"
+    low, high = ndv_bounds(1_000_000, None)
     assert (round(low, -3), round(high, -3)) == (969_000, 1_032_000), "two deviations of 1.6 %"
 
 

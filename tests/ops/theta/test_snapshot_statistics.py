@@ -25,6 +25,7 @@ from icepuffin.ops.theta.requested_statistics import RequestedStatistics
 from icepuffin.ops.theta.snapshot_statistics import SCHEMA, SnapshotStatistics, statistics_beside_ndvs
 from icepuffin.ops.theta.statistics_slot import BLOB_TYPES
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
+from icepuffin.ops.theta.theta_report import ThetaReport
 from icepuffin.puffin import BlobMetadata, PuffinReader, PuffinWriter
 from icepuffin.puffin.sources import BytesSource
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, current, rows
@@ -40,12 +41,16 @@ ALL_KINDS = RequestedStatistics(
 Stored = list[tuple[BlobMetadata, bytes]]
 
 
-def counted(table: Table, requested: RequestedStatistics = ALL_KINDS) -> SnapshotId:
+def made_now(table: Table, requested: RequestedStatistics) -> ThetaReport:
     """Make the statistics of the head."""
-    head = SnapshotId(current(table))
-    count_theta_sketches(RunContext(table, STORAGE, ThreadlessRunner()), head, requested=requested).publish()
+    run = RunContext(table, STORAGE, ThreadlessRunner())
+    return count_theta_sketches(run, SnapshotId(current(table)), requested=requested).publish()
+
+
+def counted(table: Table, requested: RequestedStatistics = ALL_KINDS) -> SnapshotId:
+    made_now(table, requested)
     table.refresh()
-    return head
+    return SnapshotId(current(table))
 
 
 @pytest.fixture
@@ -119,13 +124,26 @@ def test_each_kind_is_read_with_its_error(filled: Table) -> None:
     assert read.joint["name", "size"].ndv == len(table.group_by(["name", "size"]).aggregate([]))
 
 
+def test_the_report_of_a_run_names_the_kinds_that_it_made(table: Table) -> None:
+    append(table, 0, 10)
+    report = made_now(table, ALL_KINDS)
+    assert report.fields()["beside them"] == "3 histogram, 1 size, 1 frequent, 1 joint"
+    append(table, 10, 20)
+    assert "beside them" not in made_now(table, RequestedStatistics((), (), (), (), ())).fields()
+
+
+def test_a_histogram_is_printed_without_its_sketch(filled: Table) -> None:
+    assert "array" not in repr(icepuffin.read_statistics(filled).histogram["price"])
+
+
 def test_what_is_estimated_says_by_how_much(table: Table) -> None:
     append(table, 0, 20_000)
     counted(table)
     read = icepuffin.read_statistics(table)
     assert 0.01 < read.ndv["id"].error < 1 / 64
     assert read.ndv["id"].lower <= 20_000 <= read.ndv["id"].upper
-    assert read.ndv["id"].upper - read.ndv["id"].lower == pytest.approx(4 * read.ndv["id"].error * 20_000, rel=0.05)
+    assert read.ndv["id"].ndv - read.ndv["id"].lower == pytest.approx(2 * read.ndv["id"].error * 20_000, rel=0.05)
+    assert read.ndv["id"].upper == 20_000, "there are no more values than rows"
     assert (read.ndv["name"].error, read.histogram["price"].rank_error) == (0, pytest.approx(0.0068, abs=1e-4))
     assert read.histogram["weight"].quantiles([0.5])[0] == pytest.approx(2_500, abs=0.0068 * 5_000)
 
