@@ -259,13 +259,11 @@ def _stored(column: pa.Array) -> list[Any]:
     """Values of a field as `_plain` has those of manifests, in which times are numbers."""
     if pa.types.is_temporal(column.type):
         column = column.view(f"int{column.type.bit_width}")
-    return list(map(_plain, column.to_pylist()))
+    return list(map(_plain, getattr(column, "storage", column).to_pylist()))
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value.hex()
-    return value.bytes if isinstance(value, uuid.UUID) else value
+    return value.hex() if isinstance(value, float) else value
 
 
 def _as_parquet(metadata: TableMetadata, kind: StructType, partitions: Iterable[_Partition]) -> bytes:
@@ -294,10 +292,11 @@ def _as_parquet(metadata: TableMetadata, kind: StructType, partitions: Iterable[
 
 
 def _unified(metadata: TableMetadata, kind: StructType, partitions: Iterable[_Partition]) -> list[tuple[Any, ...]]:
-    """Values of the fields of `kind`, of each partition."""
+    """Values of the fields of `kind`, of each partition; a uuid as its bytes."""
     fields = {spec.spec_id: [part.field_id for part in spec.fields] for spec in metadata.partition_specs}
     named = (dict(zip(fields[item.spec_id], item.values, strict=True)) for item in partitions)
-    return [tuple(values.get(part.field_id) for part in kind.fields) for values in named]
+    rows = [[values.get(part.field_id) for part in kind.fields] for values in named]
+    return [tuple(it.bytes if isinstance(it, uuid.UUID) else it for it in row) for row in rows]
 
 
 def _order(value: Any) -> tuple[Any, ...]:
@@ -310,12 +309,7 @@ def _order(value: Any) -> tuple[Any, ...]:
 
 
 def _struct(kind: pa.StructType, rows: Sequence[Sequence[Any]]) -> pa.StructArray:
-    columns = []
-    for index, part in enumerate(kind):
-        values = [row[index] for row in rows]
-        if isinstance(part.type, pa.BaseExtensionType):  # uuid
-            stored = pa.array([value and value.bytes for value in values], part.type.storage_type)
-            columns.append(pa.ExtensionArray.from_storage(part.type, stored))
-        else:
-            columns.append(pa.array(values, part.type))
-    return pa.StructArray.from_arrays(columns, fields=list(kind))
+    storage = [getattr(part.type, "storage_type", part.type) for part in kind]  # that of a uuid
+    columns = (pa.array([row[index] for row in rows], stored) for index, stored in enumerate(storage))
+    cast = [column.cast(part.type) for column, part in zip(columns, kind, strict=True)]
+    return pa.StructArray.from_arrays(cast, fields=list(kind))

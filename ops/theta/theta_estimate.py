@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
@@ -20,7 +20,7 @@ from icepuffin.ops.model import LiveFile, SnapshotId, StorageConfig
 from icepuffin.ops.rows.datafile import column_names, open_data_file
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.blob_kind import SKETCHES_TAG
-from icepuffin.ops.tasks.sketches.statistic import Statistic, image_bound
+from icepuffin.ops.tasks.sketches.statistic import field_ids_of, image_bound
 from icepuffin.ops.theta.columns import is_enabled
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
 from icepuffin.ops.theta.requested_statistics import KEPT_UP, RequestedStatistics
@@ -58,7 +58,9 @@ def estimate_theta_sketches(
     if not plan.statistics:
         return ThetaEstimate(ThetaOutcome.NO_COLUMNS)
     if is_current(plan, store):
-        return ThetaEstimate(ThetaOutcome.CURRENT, len(plan.field_ids), files_reused=len(plan.live.files))
+        return ThetaEstimate(
+            ThetaOutcome.CURRENT, len(field_ids_of(plan.statistics)), files_reused=len(plan.live.files)
+        )
     located = plan.earlier.located(plan.keys.values(), plan.build_ids)
     covered = {path: located[key].keys() for path, key in plan.keys.items()}
     return estimate_work(run, plan, find_missing(plan, store, covered))
@@ -74,7 +76,7 @@ def estimate_work(run: "RunContext", plan: SketchPlan, missing: MissingSketches)
     seconds, rates = _predicted(run, values)
     return ThetaEstimate(
         outcome=ThetaOutcome.WRITTEN,
-        columns=len(plan.field_ids),
+        columns=len(field_ids_of(plan.statistics)),
         files_sketched=len(missing.statistics),
         files_reused=len(files) - len(missing.statistics),
         values=values,
@@ -100,12 +102,8 @@ def _bytes_read(
     longest = max(files, key=lambda file: file.record_count)
     shares = _shares(plan, longest, storage)
     return round(
-        sum(file.size * sum(shares.get(i, 0.0) for i in _field_ids(missing.statistics[file.path])) for file in files)
+        sum(file.size * sum(shares.get(i, 0.0) for i in field_ids_of(missing.statistics[file.path])) for file in files)
     )
-
-
-def _field_ids(statistics: Iterable[Statistic]) -> frozenset[int]:
-    return frozenset(field_id for statistic in statistics for field_id in statistic.field_ids)
 
 
 def _shares(plan: SketchPlan, file: LiveFile, storage: StorageConfig) -> dict[int, float]:

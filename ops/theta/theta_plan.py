@@ -62,11 +62,6 @@ class SketchPlan:
         return hashlib.sha256(json.dumps(sorted(self.build_ids.items())).encode()).hexdigest()[:32]
 
     @property
-    def field_ids(self) -> frozenset[int]:
-        """Field ids of all columns that have statistics."""
-        return frozenset(field_id for statistic in self.statistics for field_id in statistic.field_ids)
-
-    @property
     def counted(self) -> frozenset[int]:
         """Field ids of the columns that have an NDV."""
         return frozenset(key[0] for key in self.build_ids if kind_of(key) is Kind.NDV)

@@ -1,7 +1,7 @@
 """The kinds of statistics, and one statistic of a table: a kind, and the columns that it is of. Pure, without numba."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -109,6 +109,11 @@ class Statistic:
             return self.columns[0].counted_as
         of = {str(column.field_id): column.counted_as for column in self.columns}
         return f"{FORMATS[self.kind]} {json.dumps(of)}"
+
+
+def field_ids_of(statistics: Iterable[Statistic]) -> frozenset[int]:
+    """Field ids of all columns of some statistics."""
+    return frozenset(field_id for statistic in statistics for field_id in statistic.field_ids)
 
 
 def fields_of(key: StatisticKey) -> Mapping[int, str]:

@@ -19,7 +19,7 @@ from icepuffin.ops.table.live_rows import read_live
 from icepuffin.ops.table.row_deletes import deleted_in_group
 from icepuffin.ops.tasks.sketches.accumulators import Accumulator, UnitedSketches, union_of
 from icepuffin.ops.tasks.sketches.images import Sketch, encode
-from icepuffin.ops.tasks.sketches.statistic import Kind, Statistic, StatisticKey
+from icepuffin.ops.tasks.sketches.statistic import Kind, Statistic, StatisticKey, field_ids_of
 
 BATCH_ROWS = 1 << 16
 
@@ -118,11 +118,6 @@ def _sketch_part(
     return [accumulator.result() for accumulator, _ in accumulators]
 
 
-def _field_ids(file_part: FilePart) -> list[int]:
-    """The columns to read, each once."""
-    return sorted({field_id for statistic in file_part.statistics for field_id in statistic.field_ids})
-
-
 def _batches(
     file_part: FilePart, schema: Schema, storage: Storage, deleted: npt.NDArray[np.int64] | None
 ) -> Iterator[Mapping[int, pa.Array]]:
@@ -137,7 +132,7 @@ def _batches(
                     yield {field_id: batch.column(name) for field_id, name in names.items()}
             return
     if file_part.part == 0:  # rows by position, or defaults: the general reader takes the file as a whole
-        field_ids = _field_ids(file_part)
+        field_ids = sorted(field_ids_of(file_part.statistics))
         names = {field_id: str(schema.find_column_name(field_id)) for field_id in field_ids}
         for live in read_live(storage, file_part.file, schema, field_ids, batch_rows=BATCH_ROWS, deleted=deleted):
             yield {field_id: live.columns.column(name) for field_id, name in names.items()}
@@ -151,7 +146,7 @@ def _column_names(parquet: ParquetObject, file_part: FilePart, schema: Schema) -
     """
     name_of = column_names(parquet.schema, file_part.file, schema)
     constant = frozenset(field_id for field_id, _ in file_part.file.constants)
-    field_ids = _field_ids(file_part)
+    field_ids = sorted(field_ids_of(file_part.statistics))
     lacking = {field_id for field_id in field_ids if field_id not in name_of}
     if any(
         statistic.kind is Kind.JOINT and lacking.intersection(statistic.field_ids) for statistic in file_part.statistics
