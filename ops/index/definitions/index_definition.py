@@ -268,11 +268,10 @@ class IndexDefinition(Presentation):
 
     def fields(self) -> dict[str, object]:
         """The parameters that have a value, lists as texts."""
-        values = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {
-            name: ", ".join(map(str, value)) if isinstance(value, tuple) else value
-            for name, value in values
-            if value not in (None, ())
+            name: ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+            for name, value in self._written().items()
+            if value not in (None, (), [])
         }
 
     def __post_init__(self) -> None:
