@@ -22,7 +22,7 @@ _STOP_WORDS = frozenset({
     *("will", "with"),
 })  # fmt: skip
 """English words that are left out: those of Lucene's EnglishAnalyzer"""
-_FORMS_KEPT = 1 << 21
+_FORMS_KEPT = 1 << 19
 """WordForms of words whose terms an analyzer keeps, at most"""
 
 

@@ -88,6 +88,8 @@ class TextIndex:
         self._lock = ProcessLock()
         self._columns: dict[int, ColumnScores] = {}
         self._scanned = set[FileNumber]()
+        self._ties: U32 = np.empty(0, np.uint32)
+        """u32[rows] of all columns together, once they are read"""
         self.rows = self._live.record_count_of(self._files)
         """Rows of the files, deleted ones included"""
         if self.rows >= 1 << 32:
@@ -118,11 +120,12 @@ class TextIndex:
             before = sum(column.bytes_read for column in columns)
             terms = [pair for column in columns for pair in column.weighted(words)]
             read = sum(column.bytes_read for column in columns) - before
+            if len(self._ties) < self.rows:
+                self._ties = sum((each.ties for each in columns), np.zeros(self.rows, np.uint32))
         warnings = [warning for column in columns for warning in column.warnings]
         if not words:
             warnings.append("the text has no word that is searched for: no row is found by it")
-        ties = sum((each.ties for each in columns), np.zeros(self.rows, np.uint32))
-        rows, scores = _best(terms, ties, k, None if matches is None else self._mask(matches))
+        rows, scores = _best(terms, self._ties, k, None if matches is None else self._mask(matches))
         index = np.searchsorted(self._starts, rows, side="right") - 1
         files = np.array(self._files, np.int64)[index] if len(rows) else np.empty(0, np.int64)
         return TextAnswer(files, rows - self._starts[index], scores, read, tuple(dict.fromkeys(warnings)))
