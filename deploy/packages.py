@@ -16,7 +16,7 @@ from pathlib import Path
 import runtime_lock
 
 ROOT = Path(__file__).resolve().parent.parent
-DEMO = ("runtime", "dagster", "ui", "spark", "sql")
+DEMO = ("runtime", "dagster", "ui", "spark", "sql", "text")
 """Files of requirements whose packages the demo needs, and what its documents name"""
 BUILDER = "setuptools"
 """What builds pyspark, which has no wheel, and the project"""

@@ -99,7 +99,8 @@ def test_retrieving_documents(run: Run) -> None:
 
 
 def test_searching_by_words_and_vectors(run: Run) -> None:
-    lines = run("hybrid_search").splitlines()
+    words, lines = run("hybrid_search").splitlines()[:3], run("hybrid_search").splitlines()[3:]
+    assert all(line.startswith("by words") for line in words)
     scores = [float(line.split()[0]) for line in lines]
     assert len(lines) == 10
     assert scores == sorted(scores, reverse=True)

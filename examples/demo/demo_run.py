@@ -39,6 +39,7 @@ sensor_running = true
 column = "embedding"
 metric = "cosine"
 filters = ["section"]
+text = ["name", "description"]
 vectors = "f32"
 shards = 4
 target_recall = 0.95

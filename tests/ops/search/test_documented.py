@@ -35,6 +35,7 @@ def demo_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "halves": [row.tobytes() for row in rng.random((100, 16)).astype("<f2")],
             "code": [row.tobytes() for row in rng.integers(0, 256, (100, 8), np.uint8)],
             "name": ["postgresql", *(f"package {number}" for number in range(1, 100))],
+            "description": ["database server", *(f"web server {number}" for number in range(1, 100))],
             "section": ["database" if number % 2 else "games" for number in range(100)],
             "embedding": pa.array(
                 np.random.default_rng(0).random((100, 16), dtype=np.float32).tolist(), pa.list_(pa.float32())
@@ -46,15 +47,16 @@ def demo_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = catalog.create_table("demo.packages", rows.schema, properties={"format-version": "2"})
     table.append(rows)
     table.manage_snapshots().create_tag(table.metadata.current_snapshot_id or 0, "release-1").commit()
-    definition = DEFINITION.__class__(name="embedding", column="embedding", metric="cosine")
-    create_index(table, definition)
+    text = ("name", "description")
+    definition = DEFINITION.__class__(name="embedding", column="embedding", metric="cosine", text=text)
+    definition = create_index(table, definition)
     index_head(table, definition)
 
 
 @pytest.mark.usefixtures("demo_data")
 @pytest.mark.parametrize(
     "pages",
-    [("README.md",), ("docs/quickstart.md",), ("docs/search.md", "docs/how-a-search-works.md")],
+    [("README.md", "docs/text.md"), ("docs/quickstart.md",), ("docs/search.md", "docs/how-a-search-works.md")],
     ids=lambda pages: pages[-1],
 )
 def test_the_examples_run(pages: tuple[str, ...]) -> None:
