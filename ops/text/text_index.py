@@ -116,8 +116,8 @@ class TextIndex:
         """The k rows (that match) with the largest scores. Raises DataFileError, StorageError."""
         words = Counter(Analyzer(self._analyzer).query_terms(text))
         with self._lock:
+            before = sum(column.bytes_read for column in self._columns.values())
             columns = [self._column(field_id) for field_id in self._field_ids]
-            before = sum(column.bytes_read for column in columns)
             terms = [pair for column in columns for pair in column.weighted(words)]
             read = sum(column.bytes_read for column in columns) - before
             if len(self._ties) < self.rows:

@@ -339,3 +339,10 @@ def test_a_reader_that_follows_searches_by_words(copy: TextTable) -> None:
     assert len(after) > len(before)
     truth = copy.scores("red", DEFINITION.text)
     assert after["score"].to_pylist() == pytest.approx([truth[number] for number in after["id"].to_pylist()])
+
+
+def test_the_first_search_reads_dictionaries_and_the_next_one_nothing(copy: TextTable) -> None:
+    index_head(copy.table, indexed(copy))
+    reader = open_index(copy.table.refresh(), indexed(copy), storage=STORAGE)
+    read = [reader.search(text=text, columns=[]).profile.bytes_read["words"] for text in ("red", "red", "blue")]
+    assert read[0] > read[2] > read[1] == 0
