@@ -6,6 +6,7 @@ package itself. The index has the words of descriptions alone. So neither search
 description differs, and a name is not always among the words of a description.
 """
 
+import argparse
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -21,6 +22,7 @@ _EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 def main() -> None:
     """Print a line per search."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     sys.path.append(str(_EXAMPLES))
     from lake import packages  # type: ignore[import-not-found]  # noqa: PLC0415
 
