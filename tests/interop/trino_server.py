@@ -33,6 +33,8 @@ JVM = (
     "--sun-misc-unsafe-memory-access=allow",
     "--enable-native-access=ALL-UNNAMED",
 )
+NOT_READY = ("No nodes available", "sortedCandidates is null or empty")
+"""Errors until the node announces itself, some seconds after the start: Trino's, Presto's"""
 
 
 class TrinoServer:
@@ -125,7 +127,7 @@ class TrinoServer:
         """Run a statement to its end through Trino's REST protocol; its rows."""
         for _ in range(60):
             rows, error = self._run(text)
-            if "No nodes available" not in error:  # the node announces itself some seconds after the start
+            if not any(words in error for words in NOT_READY):
                 break
             time.sleep(0.5)
         assert not error, f"{text}\n{error}"
