@@ -305,6 +305,8 @@ class IndexReader(Presentation):
             raise QueryError("give a vector, a text, or both")
         count = None if vectors is None else len(vectors)
         texts = None if text is None else texts_of(text, text_weight, count)
+        if texts is not None and certified:
+            raise QueryError("certified proves the nearest vectors, not what words find: leave one out")
         conditions = conditions_of(where, len(texts or ()) if count is None else count)
         asked = cast("Condition | None", where) if conditions is None else conditions or None
         returned = self._target.returned(columns)
@@ -313,8 +315,6 @@ class IndexReader(Presentation):
         scored: dict[str, pa.Array] | None = None
         try:
             if texts is not None:
-                if certified:
-                    raise QueryError("certified proves the nearest vectors, not what words find: leave one out")
                 answer, scored = self._words.best(vectors, texts, request, asked, text_weight, costs)
             elif vectors is not None:
                 answer = self._pipeline.nearest(vectors, request, asked, costs)

@@ -85,9 +85,9 @@ class TextSearch:
 
         Raises QueryError, IndexUnavailableError, DataFileError, StorageError.
         """
-        index, depth = self._index, request.k if vectors is None else max(_DEPTH, 2 * request.k)
-        nearest = None
+        index, depth, nearest = self._index, request.k, None
         if vectors is not None:
+            depth = min(max(_DEPTH, 2 * depth), max(depth, index.rows))
             nearest = self._pipeline.nearest(vectors, replace(request, k=depth), where, costs)
         conditions = where if isinstance(where, list) else [where] * len(texts)
         found: list[TextAnswer] = []

@@ -346,3 +346,17 @@ def test_the_first_search_reads_dictionaries_and_the_next_one_nothing(copy: Text
     reader = open_index(copy.table.refresh(), indexed(copy), storage=STORAGE)
     read = [reader.search(text=text, columns=[]).profile.bytes_read["words"] for text in ("red", "red", "blue")]
     assert read[0] > read[2] > read[1] == 0
+
+
+def test_a_table_of_few_rows_is_searched_whole(sql_catalog: Catalog) -> None:
+    copy = TextTable(sql_catalog, random.Random(3))
+    definition = create_index(copy.table, DEFINITION)
+    copy.append(3)
+    index_head(copy.table, definition)
+    reader = open_index(copy.table.refresh(), definition, storage=STORAGE)
+    vector = vectors_of(np.array([5]), dims=DIMS)[0]
+    for k in (1, 3, 500):
+        assert len(reader.search(vector, k, text="red")) == min(k, 3)
+        assert len(reader.search(text="red shoe blue run x", k=k)) <= min(k, 3)
+    copy.table.refresh().delete("id >= 0")
+    assert len(open_index(copy.table.refresh(), definition, storage=STORAGE).search(text="red")) == 0
