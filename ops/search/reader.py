@@ -41,6 +41,7 @@ from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
 from icepuffin.ops.search.indexed.worker import SearchJob, SearchRequest
 from icepuffin.ops.search.measured.live_recall import LiveRecall, RecallSampler
 from icepuffin.ops.search.measured.recall_trial import RecallTrial
+from icepuffin.ops.search.near_pairs import NearPairs, PairSearch
 from icepuffin.ops.search.pipeline import Answer, RowsRequest, SearchPipeline
 from icepuffin.ops.search.result import Coverage, OpeningCost, SearchCosts, SearchResult, StalePolicy
 from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice
@@ -379,6 +380,48 @@ class IndexReader(Presentation):
             return other.within(queries, distance, inclusive=inclusive, limit=limit, columns=columns, where=where)
         return self._result(answer, returned, costs)
 
+    def pairs(
+        self, within: float, *, columns: Sequence[str] | None = None, sample: int = 500, limit: int = 1_000_000
+    ) -> NearPairs:
+        """Pairs of rows nearer to each other than `within`, such as near duplicates, by the graphs of the index.
+
+        Each row is searched for by its own vector, wider where all that is found is near. What a graph misses is
+        counted: some rows are compared exactly with all others. Without graphs the pairs are complete.
+
+        Parameters
+        ----------
+        within : float
+            Limit, as the metric reports distances. Not for inner product.
+        columns : sequence of str, optional
+            Columns to return of both rows. Default: all but nested ones.
+        sample : int
+            Rows, about, that are compared exactly with all others.
+        limit : int
+            Most pairs.
+
+        Returns
+        -------
+        NearPairs
+            `rows`: distance, then the columns of both rows as `left_*` and `right_*`; `recall` and its 95 % `interval`:
+            the share of all pairs that was found.
+
+        Raises
+        ------
+        QueryError
+            There are more pairs than `limit`, or the metric is inner product.
+        UnknownColumnError, RestrictedTableError, DataFileError
+            As for `search`.
+
+        Examples
+        --------
+        >>> reader.pairs(0.2, columns=["name"]).rows.column_names
+        ['distance', 'left_name', 'right_name']
+        """
+        require_at_least_one(sample=sample, limit=limit)
+        limit_distance, returned = checked_distance(within), self._target.returned(columns)
+        search = PairSearch(self._pipeline, self._vectors, self._rows, self._answering, self._max_k)
+        return search.find(limit_distance, limit, sample, returned)
+
     def follow(self, interval: float = 30.0) -> "FollowingReader[IndexReader]":
         """Follow the table: a reader for services that moves to newer snapshots and index versions by itself.
 
@@ -547,9 +590,13 @@ class IndexReader(Presentation):
 
     @cached_property
     def _words(self) -> TextSearch:
+        return TextSearch(self._target, self._choice, self._pipeline, self._answering)
+
+    @property
+    def _answering(self) -> tuple[FileNumber, ...]:
+        """Numbers of the files with rows that may be in an answer."""
         is_partial = self.coverage is Coverage.NEAREST_VERSION_ONLY
-        files = sorted(self._choice.covered) if is_partial else self._target.live.numbers
-        return TextSearch(self._target, self._choice, self._pipeline, files)
+        return tuple(sorted(self._choice.covered)) if is_partial else self._target.live.numbers
 
     def _result(
         self,
