@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from icepuffin.ann_kernels.sketches.kll import KllAccumulator
 from icepuffin.ann_kernels.sketches.theta import ThetaAccumulator
-from icepuffin.ops.tasks.sketches.data_sizes import data_size
+from icepuffin.ops.tasks.sketches.canonical_columns import canonical_chunks
 from icepuffin.ops.tasks.sketches.frequent_values import FrequentAccumulator
 from icepuffin.ops.tasks.sketches.histogram_columns import update_histogram
 from icepuffin.ops.tasks.sketches.images import Sketch, has_floats
@@ -18,14 +19,18 @@ from icepuffin.ops.tasks.sketches.theta_columns import update_from_arrow
 from icepuffin.puffin.blobs.theta_blob import ThetaSketch
 
 
-class _Sizes:
-    """Bytes of values."""
+class SizeAccumulator:
+    """Bytes of the values of a column of variable width, as Presto's `sum_data_size_for_stats` counts them: of texts in
+    UTF-8; nulls have none.
+    """
 
     def __init__(self) -> None:
         self._bytes = 0
 
-    def update(self, array: pa.Array, iceberg_type: str) -> None:
-        self._bytes += data_size(array, iceberg_type)
+    def update(self, array: pa.Array | pa.ChunkedArray, iceberg_type: str) -> None:
+        """Add a column as in `canonical_chunks`. Raises SketchTypeError for types of fixed width, and other data."""
+        chunks = canonical_chunks(array, iceberg_type, Kind.SIZE)
+        self._bytes += sum(pc.sum(pc.binary_length(chunk)).as_py() or 0 for chunk in chunks)
 
     def merge(self, size: int) -> None:
         self._bytes += size
@@ -37,13 +42,13 @@ class _Sizes:
 _OF_KIND: Mapping[Kind, Callable[[], Any]] = {
     Kind.NDV: ThetaAccumulator,
     Kind.JOINT: ThetaAccumulator,
-    Kind.SIZE: _Sizes,
+    Kind.SIZE: SizeAccumulator,
     Kind.FREQUENT: FrequentAccumulator,
 }
 _UPDATES: Mapping[Kind, Callable[[Any, pa.Array, str], None]] = {
     Kind.NDV: update_from_arrow,
     Kind.HISTOGRAM: update_histogram,
-    Kind.SIZE: _Sizes.update,
+    Kind.SIZE: SizeAccumulator.update,
     Kind.FREQUENT: FrequentAccumulator.update,
 }
 

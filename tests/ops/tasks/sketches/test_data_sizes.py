@@ -3,9 +3,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icepuffin.ops.tasks.sketches.data_sizes import data_size
+from icepuffin.ops.tasks.sketches.accumulators import SizeAccumulator
 from icepuffin.ops.tasks.sketches.sketch_types import SIZE_TYPES, SKETCHED_TYPES, SketchTypeError
 from tests.ops.tasks.sketches.columns import HELD
+
+
+def data_size(array: pa.Array, iceberg_type: str) -> int:
+    sizes = SizeAccumulator()
+    sizes.update(array, iceberg_type)
+    return sizes.result()
 
 
 @pytest.mark.parametrize("held", HELD)
