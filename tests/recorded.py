@@ -21,6 +21,7 @@ _CHANGING = (
     (re.compile(r"icepuffin version \d+(\.\w+)*"), "icepuffin version RELEASE"),
     (re.compile(r"(?<![\w.])\d[\d,]*(\.\d+)?(?= ms\b)"), "SOME"),
     (re.compile(r"(?<=\.\d{6})\d+"), ""),  # processors add in another order
+    (re.compile(r"(?<=bytes_written: 66)\d\d|(?<=bytes \(Int\): 66)\d\d"), "xx"),  # with compressed names of files
 )
 _ID = re.compile(r"\b\d{17,19}\b|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
 _LINE_ENDS = re.compile(r"(?<=>)(?=<[^/])|(?<=z)(?=M)")

@@ -257,7 +257,7 @@ def _matches(documented: str, field: object) -> bool:
 
 def test_an_index_is_set_by_the_parameters_of_its_definition(file: Path) -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
-    own = {"column", "filters", "include", "keep"}
+    own = {"column", "filters", "include", "text", "keep"}
     assert set(IndexSettings.model_fields) == own | set(INDEX_PARAMETERS)
     assert IndexSettings(column="v").model_dump(exclude=own) == {
         name: parameter.default for name, parameter in INDEX_PARAMETERS.items()

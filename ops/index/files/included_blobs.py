@@ -95,6 +95,8 @@ def included_columns(
     live, analyzer = live_files_by_slot(plan, files), plan.definition.analyzer
     for of_words in (False, True):
         unread = {field_id: slots for (field_id, words), slots in parts.items() if words is of_words}
+        if not unread:
+            continue
         groups, chosen = unread_columns(plan, live, unread, run.runner, of_words=of_words)
         sources = ((group, plan.column_schema, plan.staging_prefix, run.storage) for group in groups)
         watched = run.stage_progress("text" if of_words else "included")

@@ -218,7 +218,7 @@ def test_indexes_are_shown_and_dropped(session: SqlSession) -> None:
     (shown,) = session.sql("SHOW INDEXES ON db.t").rows.to_pylist()
     assert isinstance(shown.pop("snapshot_id"), int)
     of_column = {"name": "e", "column": "embedding", "element_type": "column"}
-    of_lists = {"filters": "", "include": "section, id"}
+    of_lists = {"filters": "", "include": "section, id", "text": ""}
     assert shown == {**of_column, "method": "diskann", "metric": "l2", "vectors": "f32", **of_lists, "versions": 1}
     assert session.sql("DROP INDEX e ON db.t").rows["tag"].to_pylist() == ["ann_e"]
     assert session.sql("SHOW INDEXES ON db.t").rows.num_rows == 0
@@ -391,7 +391,8 @@ def test_a_column_is_that_of_the_snapshot(sql_catalog: Catalog) -> None:
 
 
 def test_an_unknown_parameter_of_an_index_is_refused(session: SqlSession) -> None:
-    with pytest.raises(SqlError, match=r"WITH takes element_type, .*, filters, include, build$") as refused:
+    names = r"WITH takes analyzer, element_type, .*, filters, include, text, build$"
+    with pytest.raises(SqlError, match=names) as refused:
         session.sql("CREATE INDEX f ON db.t USING diskann (embedding) WITH (colour = 'red')")
     assert "method" not in str(refused.value), "it stands behind USING"
 

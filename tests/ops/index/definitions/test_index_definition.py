@@ -16,7 +16,7 @@ from icepuffin.ops.index.definitions.index_definition import (
     validate_name,
 )
 
-OWN = ("name", "column", "field_id", "filters", "filter_ids", "include", "include_ids")
+OWN = ("name", "column", "field_id", "filters", "filter_ids", "include", "include_ids", "text", "text_ids")
 INDEX = IndexDefinition(name="e", column="v", field_id=7)
 
 

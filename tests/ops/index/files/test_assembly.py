@@ -196,8 +196,8 @@ def test_columns_are_read_of_new_files_alone(
     """Values for conditions, and those for answers."""
     table, read, real = table_factory(), list[list[int]](), unread_columns.unread_columns
 
-    def recorded(*given: Any) -> Any:
-        groups, chosen = real(*given)
+    def recorded(*given: Any, **named: Any) -> Any:
+        groups, chosen = real(*given, **named)
         read.append([columns.file.record_count for group in groups for columns in group])
         return groups, chosen
 
