@@ -1,5 +1,9 @@
 """The analyzers that make terms of texts, by their names."""
 
+from typing import Any
+
+from icepuffin.ops.imports import remedy
+
 WORDS_ONLY = "none"
 """Analyzer that neither stems nor leaves words out"""
 STEMMERS = {
@@ -16,8 +20,16 @@ def analyzer_identity(analyzer: str) -> str:
 
     Raises ModuleNotFoundError where the extra `text` is not installed.
     """
-    if analyzer == WORDS_ONLY:
-        return "none/1, Unicode 14"
-    import Stemmer  # noqa: PLC0415  not everybody has it
+    return (
+        "none/1, Unicode 14" if analyzer == WORDS_ONLY else f"{analyzer}/1, Unicode 14, Snowball {snowball().version()}"
+    )
 
-    return f"{analyzer}/1, Unicode 14, Snowball {Stemmer.version()}"
+
+def snowball() -> Any:
+    """The module of the stemmers. Raises ModuleNotFoundError where the extra `text` is not installed."""
+    try:
+        import Stemmer  # noqa: PLC0415  not everybody has it
+    except ModuleNotFoundError as error:
+        error.msg = f"an index with columns of texts needs PyStemmer: {remedy(error)}"
+        raise
+    return Stemmer

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from icepuffin.ann_kernels.arrays import I32, I64
 from icepuffin.ann_kernels.text.words import WordForms
-from icepuffin.ops.rows.analyzers import STEMMERS, WORDS_ONLY, analyzer_identity
+from icepuffin.ops.rows.analyzers import STEMMERS, WORDS_ONLY, analyzer_identity, snowball
 
 _STOP_WORDS = frozenset({
     *("a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not"),
@@ -33,9 +33,7 @@ class Analyzer:
         self.identity = analyzer_identity(analyzer)
         self._stem = None
         if analyzer != WORDS_ONLY:
-            import Stemmer  # noqa: PLC0415  not everybody has it
-
-            self._stem = Stemmer.Stemmer(STEMMERS[analyzer]).stemWord
+            self._stem = snowball().Stemmer(STEMMERS[analyzer]).stemWord
         self._stop_words = _STOP_WORDS if analyzer == "en" else frozenset[str]()
         self._forms = WordForms()
         self._numbers: dict[bytes, int] = {}

@@ -1,5 +1,7 @@
 """Texts as terms: case, normal forms, stems, words that are left out."""
 
+import sys
+
 import pyarrow as pa
 import pytest
 
@@ -59,3 +61,11 @@ def test_numbers_begin_anew_where_many_forms_were_met(monkeypatch: pytest.Monkey
     assert analyzer.terms == []
     numbers, _ = analyzer.terms_of(pa.array(["b a"]))
     assert ([analyzer.terms[number] for number in numbers], numbers.tolist()) == ([b"b", b"a"], [0, 1])
+
+
+def test_without_the_stemmer_an_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "Stemmer", None)
+    for make in (analyzer_identity, Analyzer):
+        with pytest.raises(ModuleNotFoundError, match=r"needs PyStemmer: pip install 'icepuffin\[text\]'"):
+            make("en")
+    assert Analyzer(WORDS_ONLY).query_terms("a b") == [b"a", b"b"]
