@@ -17,7 +17,7 @@ from icepuffin.ann_kernels.sketches import tuple_hashes
 from icepuffin.ann_kernels.sketches.kll import DEFAULT_K, KllAccumulator, KllSketch
 from icepuffin.ann_kernels.sketches.theta import ThetaAccumulator, union, warm
 from icepuffin.ann_kernels.sketches.theta_estimates import estimate
-from icepuffin.ops.tasks.sketches.data_sizes import data_size
+from icepuffin.ops.tasks.sketches.accumulators import SizeAccumulator
 from icepuffin.ops.tasks.sketches.frequent_values import FrequentAccumulator
 from icepuffin.ops.tasks.sketches.histogram_columns import update_histogram
 from icepuffin.ops.tasks.sketches.joint_columns import update_joint
@@ -103,7 +103,7 @@ def kinds(values: int) -> dict[str, Callable[[], object]]:
         "frequent, distinct longs": frequent("long", "long"),
         "joint, 2 longs": joint(("long", "long"), ("long", "long")),
         "joint, long and 200 strings": joint(("long", "long"), ("200 strings", "string")),
-        "size, strings of 19 bytes": lambda: data_size(columns["string"], "string"),
+        "size, strings of 19 bytes": lambda: SizeAccumulator().update(columns["string"], "string"),
     }
 
 

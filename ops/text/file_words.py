@@ -34,7 +34,7 @@ class WordsPlace:
 
     entry: WordsEntry
     location: ObjectRange | None = None
-    """None where they are in memory"""
+    """Their location; None where they are in memory"""
     body: bytes = b""
 
     @classmethod
