@@ -7,6 +7,7 @@ only the columns of the condition are read.
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import chain
 
 import numpy as np
@@ -54,6 +55,7 @@ class Matches:
     """How the condition was evaluated, in words"""
     in_tail: bool = False
     """Whether all lie in files that the index version does not cover: no node is one"""
+    warnings: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -86,6 +88,16 @@ class Matches:
     def nodes(self, shard_id: ShardId, shard: MaskedShard) -> Bitmap:
         """The nodes of a shard that match, of those with a live row."""
         return Bitmap.from_mask(self.mask(shard.file_numbers, shard.positions))
+
+
+def in_all(parts: Sequence[Matches]) -> Matches:
+    """The rows that satisfy several conditions."""
+    numbers = [number for number in parts[0].positions if all(number in part.positions for part in parts[1:])]
+    found = {number: reduce(np.intersect1d, [part.positions[number] for part in parts]) for number in numbers}
+    positions = {number: rows for number, rows in found.items() if len(rows)}
+    warnings = tuple(dict.fromkeys(warning for part in parts for warning in part.warnings))
+    how = "; ".join(dict.fromkeys(part.how for part in parts))
+    return Matches(positions, sum(part.files_read for part in parts), how, warnings=warnings)
 
 
 class _FilePlanner(ManifestGroupPlanner):

@@ -102,6 +102,7 @@ class FollowingReader(Generic[R]):
         *,
         text: str | Sequence[str] | None = None,
         text_weight: float | None = None,
+        text_columns: Sequence[str] | None = None,
         search_list: int | None = None,
         shards: int | None = None,
         oversample: int | None = None,
@@ -115,7 +116,7 @@ class FollowingReader(Generic[R]):
 
         Parameters
         ----------
-        queries, k, text, text_weight, columns, where : optional
+        queries, k, text, text_weight, text_columns, columns, where : optional
             As for `IndexReader.search`.
         search_list, shards, oversample, target_recall, rerank, certified : optional
             As for `IndexReader.search`.
@@ -140,6 +141,7 @@ class FollowingReader(Generic[R]):
             "k": k,
             "text": text,
             "text_weight": text_weight,
+            "text_columns": text_columns,
             "search_list": search_list,
             "shards": shards,
             "oversample": oversample,
@@ -262,7 +264,8 @@ class RecentSearches(Generic[R]):
         where = options["where"]
         if not (where is None or isinstance(where, str | BooleanExpression)):
             return
-        key = method, repr((options["columns"], options.get("text") is None, query is None)), condition_key(where)
+        words = options.get("text") is None, options.get("text_columns")
+        key = method, repr((options["columns"], *words, query is None)), condition_key(where)
         with self._lock:
             if key in self._searches:
                 self._searches.move_to_end(key)

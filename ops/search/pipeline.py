@@ -4,7 +4,7 @@ Sources are the graphs of an index version, and the data files that no graph ans
 is opened, by the version that answers and what it lacks of the snapshot.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -17,7 +17,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.filters.attribute_conditions import Attributes
 from icepuffin.ops.filters.attribute_matches import AttributeMatches, find_matches_by_attributes
 from icepuffin.ops.filters.attribute_values import TailValues, VersionValues
-from icepuffin.ops.filters.matches import MatchCache, Matches, find_matches
+from icepuffin.ops.filters.matches import MatchCache, Matches, find_matches, in_all
 from icepuffin.ops.index.versions.tuning_record import usable_record
 from icepuffin.ops.index.versions.version_reader import same_files
 from icepuffin.ops.model import FileNumber, SnapshotId
@@ -37,6 +37,7 @@ from icepuffin.ops.search.result import Coverage, Profile, SearchCosts
 from icepuffin.ops.search.source_answer import SourceAnswer, VersionSearch, joined, merged, shown_ways
 from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice
 from icepuffin.ops.search.tuning import ParameterChooser, SearchOptions, SearchParameters
+from icepuffin.ops.text.word_condition import HasWord, parted
 
 _NOT_SAMPLED = "open the reader with recall_sample, such as 0.01, to measure that share of its queries"
 _NO_GRAPHS = "the index has no graphs: search parameters have no effect"
@@ -124,13 +125,21 @@ class Answer:
 class ConditionMatcher:
     """Finds the live rows of a snapshot that satisfy conditions, of those that may be in an answer. Thread-safe.
 
-    `files` reads data files; `keeps_tail`: whether values of the rows that the version lacks are kept in memory.
+    `files` reads data files, `having` words; `keeps_tail`: whether values of rows that the version lacks are kept.
     """
 
     def __init__(
-        self, target: SearchTarget, choice: VersionChoice, files: FileScans, *, keeps_tail: bool, is_complete: bool
+        self,
+        target: SearchTarget,
+        choice: VersionChoice,
+        files: FileScans,
+        having: Callable[[HasWord], Matches],
+        *,
+        keeps_tail: bool,
+        is_complete: bool,
     ) -> None:
         self._target = target
+        self._having = having
         self._files = files
         self.cache = MatchCache()
         opened, source = choice.opened, (target.live, target.schema, target.storage)
@@ -144,6 +153,12 @@ class ConditionMatcher:
         """The live rows that satisfy the condition, and that the reader may see, of those that may be in an answer;
         None where that is all. Raises FilterError, and RestrictedTableError as of `Restriction.narrowed`.
         """
+        words, rest = parted(where)
+        if words and where is not None:
+            others = self.matches(rest, clock)
+            found = self.cache.get(where, lambda: in_all([*map(self._having, words), *([others] if others else [])]))
+            clock.lap("filter")
+            return found
         target = self._target
         condition = where if target.restriction is None else target.restriction.narrowed(where)
         if condition is None:
@@ -170,6 +185,8 @@ class SearchPipeline:
         Vectors and rows of the data files.
     tasks : TaskChoice
         When tasks read data files.
+    having
+        Finds the rows that satisfy a condition on words.
     sampler : RecallSampler, optional
         What measures the recall of some of the queries.
     """
@@ -184,6 +201,7 @@ class SearchPipeline:
         *,
         threads: int,
         tasks: TaskChoice,
+        having: Callable[[HasWord], Matches],
         sampler: RecallSampler | None,
     ) -> None:
         self._target = target
@@ -216,7 +234,7 @@ class SearchPipeline:
         elif coverage.tail or graphs is None:
             self._sources["scan"] = TailSource(vectors, coverage.tail, self._scan, self.delta)
         self.conditions = ConditionMatcher(
-            target, choice, files, keeps_tail=self.delta is not None, is_complete=is_complete
+            target, choice, files, having, keeps_tail=self.delta is not None, is_complete=is_complete
         )
         self._is_complete = is_complete
         record, unfit = usable_record(target.table, opened.definition.name, opened) if opened else (None, "")
@@ -279,7 +297,7 @@ class SearchPipeline:
             answer.matching_rows = matches.count
         if request.to_certify:
             self._certify(answer, queries, k, matches, costs)
-        answer.warnings = (*warnings, *answer.warnings)
+        answer.warnings = (*warnings, *(matches.warnings if matches else ()), *answer.warnings)
         return answer
 
     def _under_look_ups(
@@ -328,6 +346,7 @@ class SearchPipeline:
         costs.add_bytes(compare=answer.bytes_read)
         if matches is not None:
             answer.matching_rows = matches.count
+            answer.warnings = (*matches.warnings, *answer.warnings)
         answer.tail = "" if self.delta is None else self.delta.state.why
         whole = self._answer(answer, costs)
         return replace(whole, profile=replace(whole.profile, shards=self._ranges.shards, live_recall=None))

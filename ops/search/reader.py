@@ -116,6 +116,7 @@ class IndexReader(Presentation):
             self._rows,
             threads=threads,
             tasks=self._tasks,
+            having=lambda condition: self._words.having(condition),  # noqa: PLW0108  made where it is needed
             sampler=sampler,
         )
 
@@ -221,6 +222,7 @@ class IndexReader(Presentation):
         *,
         text: str | Sequence[str] | None = None,
         text_weight: float | None = None,
+        text_columns: Sequence[str] | None = None,
         search_list: int | None = None,
         shards: int | None = None,
         oversample: int | None = None,
@@ -243,6 +245,8 @@ class IndexReader(Presentation):
             scores, with counts of exactly the rows of the snapshot. With vectors: both lists, fused.
         text_weight : float, optional
             Share of the words in a fused score, from 0 to 1. Default: by the ranks in both lists.
+        text_columns : sequence of str, optional
+            Columns of `text` of the index whose words count. Default: all of them.
         search_list : int, optional
             Width of the beam (L): larger is slower and finds more. Default: the index's own.
         shards : int, optional
@@ -305,7 +309,7 @@ class IndexReader(Presentation):
         elif text is None:
             raise QueryError("give a vector, a text, or both")
         count = None if vectors is None else len(vectors)
-        texts = None if text is None else texts_of(text, text_weight, count)
+        texts = texts_of(text, text_weight, text_columns, count)
         if texts is not None and certified:
             raise QueryError("certified proves the nearest vectors, not what words find: leave one out")
         conditions = conditions_of(where, len(texts or ()) if count is None else count)
@@ -316,12 +320,13 @@ class IndexReader(Presentation):
         scored: dict[str, pa.Array] | None = None
         try:
             if texts is not None:
-                answer, scored = self._words.best(vectors, texts, request, asked, text_weight, costs)
+                answer, scored = self._words.best(vectors, texts, request, asked, costs, text_weight, text_columns)
             elif vectors is not None:
                 answer = self._pipeline.nearest(vectors, request, asked, costs)
         except IndexUnavailableError as error:
-            other, words = self._without_index(error), partial(IndexReader.search, text=text, text_weight=text_weight)
-            return words(other, vectors, k, **asdict(options), certified=certified, columns=columns, where=asked)
+            search = partial(self._without_index(error).search, text=text, text_weight=text_weight)
+            search = partial(search, text_columns=text_columns, certified=certified, columns=columns, where=asked)
+            return search(vectors, k, **asdict(options))
         return self._result(answer, returned, costs, scored)
 
     def within(

@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 from pyiceberg.schema import Schema
@@ -77,7 +78,6 @@ class TextIndex:
         schema: Schema,
         storage: StorageConfig,
         analyzer: str,
-        field_ids: Sequence[int],
         files: Sequence[FileNumber],
         allowed: Callable[[], Matches | None],
     ) -> None:
@@ -88,8 +88,8 @@ class TextIndex:
         self._lock = ProcessLock()
         self._columns: dict[int, ColumnScores] = {}
         self._scanned = set[FileNumber]()
-        self._ties: U32 = np.empty(0, np.uint32)
-        """u32[rows] of all columns together, once they are read"""
+        self._ties: dict[tuple[int, ...], U32] = {}
+        """u32[rows] of some columns together, once they are read"""
         self.rows = self._live.record_count_of(self._files)
         """Rows of the files, deleted ones included"""
         if self.rows >= 1 << 32:
@@ -97,7 +97,6 @@ class TextIndex:
         counts = [self._live.files[number].record_count for number in self._files]
         self._starts = np.cumsum([0, *counts], dtype=np.int64)
         self._analyzer = analyzer
-        self._field_ids = field_ids
         self._scanner = Analyzer(analyzer)
         """Analyzer of the files that are read here"""
 
@@ -112,23 +111,37 @@ class TextIndex:
         files = plural(len(self._scanned), "data file")
         return f"words of {files} that the index lacks were read, and are kept in memory" if self._scanned else ""
 
-    def best(self, text: str, k: int, matches: Matches | None) -> TextAnswer:
-        """The k rows (that match) with the largest scores. Raises DataFileError, StorageError."""
+    def best(self, text: str, k: int, matches: Matches | None, field_ids: Sequence[int]) -> TextAnswer:
+        """The k rows (that match) with the largest scores by some columns. Raises DataFileError, StorageError."""
         words = Counter(Analyzer(self._analyzer).query_terms(text))
         with self._lock:
             before = sum(column.bytes_read for column in self._columns.values())
-            columns = [self._column(field_id) for field_id in self._field_ids]
+            columns = [self._column(field_id) for field_id in field_ids]
             terms = [pair for column in columns for pair in column.weighted(words)]
-            read = sum(column.bytes_read for column in columns) - before
-            if len(self._ties) < self.rows:
-                self._ties = sum((each.ties for each in columns), np.zeros(self.rows, np.uint32))
-        warnings = [warning for column in columns for warning in column.warnings]
-        if not words:
-            warnings.append("the text has no word that is searched for: no row is found by it")
-        rows, scores = _best(terms, self._ties, k, None if matches is None else self._mask(matches))
+            read = sum(column.bytes_read for column in self._columns.values()) - before
+            if (key := tuple(field_ids)) not in self._ties:
+                self._ties[key] = reduce(np.add, [each.ties for each in columns])
+            ties = self._ties[key]
+        warnings = _warnings(columns, words)
+        rows, scores = _best(terms, ties, k, None if matches is None else self._mask(matches))
         index = np.searchsorted(self._starts, rows, side="right") - 1
         files = np.array(self._files, np.int64)[index] if len(rows) else np.empty(0, np.int64)
-        return TextAnswer(files, rows - self._starts[index], scores, read, tuple(dict.fromkeys(warnings)))
+        return TextAnswer(files, rows - self._starts[index], scores, read, warnings)
+
+    def having(self, text: str, field_ids: Sequence[int]) -> Matches:
+        """The rows with at least one word of a text in some columns. Raises DataFileError, StorageError."""
+        words = Counter(Analyzer(self._analyzer).query_terms(text))
+        with self._lock:
+            columns = [self._column(field_id) for field_id in field_ids]
+            lists = [found.rows for column in columns for found, _ in column.weighted(words)]
+        rows = np.unique(np.concatenate([np.empty(0, np.uint32), *lists])).astype(np.int64)
+        bounds = np.searchsorted(rows, self._starts)
+        positions = {
+            number: rows[bounds[index] : bounds[index + 1]] - self._starts[index]
+            for index, number in enumerate(self._files)
+            if bounds[index] < bounds[index + 1]
+        }
+        return Matches(positions, 0, "by the words of the index", warnings=_warnings(columns, words))
 
     def _mask(self, matches: Matches) -> Bool:
         """bool[rows]: whether each row matches."""
@@ -292,3 +305,11 @@ def _best(terms: Sequence[tuple[_TermRows, float]], ties: U32, k: int, allowed: 
     """See `best_rows`."""
     lists = [(found.rows, found.impacts) for found, _ in terms]
     return best_rows(lists, [weight for _, weight in terms], ties, k, allowed)
+
+
+def _warnings(columns: Sequence[ColumnScores], words: Mapping[bytes, int]) -> tuple[str, ...]:
+    """Warnings of an answer by the words of a text."""
+    warnings = [warning for column in columns for warning in column.warnings]
+    if not words:
+        warnings.append("the text has no word that is searched for: no row is found by it")
+    return tuple(dict.fromkeys(warnings))

@@ -48,6 +48,7 @@ from icepuffin.ops.search import opening
 from icepuffin.ops.search.errors import IndexUnavailableError
 from icepuffin.ops.search.result import explain
 from icepuffin.ops.search.target import Restriction
+from icepuffin.ops.text.word_condition import HasWord
 from tests.conftest import STORAGE, queries, vectors_of
 from tests.draws import draws
 from tests.ops.catalog.catalog_answers import Answers, plain_catalog
@@ -568,6 +569,27 @@ def test_masked_vectors_are_not_searched(small: Answers, field_id: int, by_index
     small.restrictions = {"required-column-projections": [{"field-id": field_id, "action": "replace-with-null"}]}
     with pytest.raises(RestrictedTableError, match="embedding is masked"):
         opened(plain_catalog().load_table("db.t"), by_index=by_index)
+
+
+def test_the_words_of_a_masked_column_are_neither_searched_nor_asked_for(small: Answers) -> None:
+    small.restrictions = {"required-column-projections": [{"field-id": 9, "action": "replace-with-null"}]}
+    reader = opened(plain_catalog().load_table("db.t"))
+    for use in (
+        lambda: reader.search(text="x"),
+        lambda: reader.search(text="x", text_columns=["section", "tags"]),
+        lambda: reader.search(queries(1), where=HasWord(columns=("tags",), text="x")),
+    ):
+        with pytest.raises(RestrictedTableError, match="tags is masked"):
+            use()
+    for found in (
+        reader.search(text="ab", k=100, text_columns=["section"]),
+        reader.search(queries(1), 100, where=HasWord(columns=("section",), text="ab")),
+    ):
+        assert sections(found) == {"ab"}
+    small.restrictions = ONLY_A
+    shown = opened(plain_catalog().load_table("db.t"))
+    assert len(shown.search(queries(1), 100, where=HasWord(columns=("section",), text="ab"))) == 0
+    assert sections(shown.within(queries(1), math.inf, where=HasWord(columns=("section",), text="a ab"))) == {"a"}
 
 
 def test_a_row_filter_may_read_a_column_that_is_masked(small: Answers) -> None:

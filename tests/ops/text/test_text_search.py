@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import And, EqualTo, GreaterThan, LessThan, Not, Or
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import ancestors_of
 
@@ -21,12 +22,13 @@ from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.index.versions.version_reader import location_of, open_version, read_included_blob
 from icepuffin.ops.model import Action
 from icepuffin.ops.rows.text_analysis import Analyzer
-from icepuffin.ops.search.errors import QueryError
+from icepuffin.ops.search.errors import FilterError, QueryError
 from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.tasks import words_task
 from icepuffin.ops.tasks.task_runner import RunContext
+from icepuffin.ops.text.word_condition import HasWord
 from tests.conftest import STORAGE, vectors_of
 from tests.ops.index.comparison import index_head
 
@@ -67,6 +69,9 @@ class TextTable:
         ]  # fmt: skip
         self.rows |= {int(row["id"]): row for row in rows}  # type: ignore[call-overload]
         self.table.append(pa.Table.from_pylist(rows, SCHEMA))
+
+    def vector(self, number: int) -> np.ndarray:
+        return np.array(self.rows[number]["embedding"], np.float32)
 
     def delete(self) -> None:
         gone = self.draws.sample(sorted(self.rows), min(len(self.rows) // 3, 30))
@@ -252,6 +257,11 @@ def test_bad_input_says_what_to_do(copy: TextTable) -> None:
         ({"queries": vector, "text": ["a", "b"]}, "give one text per vector"),
         ({"queries": vector, "text": "a", "text_weight": 1.5}, "from 0 to 1"),
         ({"text": "a", "text_weight": 0.5}, "give a vector, too"),
+        ({"queries": vector, "text_weight": 0.5}, "are for a text: give one"),
+        ({"queries": vector, "text_columns": ["body"]}, "are for a text: give one"),
+        ({"text": "a", "text_columns": ["id"]}, "names 'id'; the index has words of: body, tags"),
+        ({"text": "a", "text_columns": "body"}, "text_columns is 'body'; it is a list"),
+        ({"text": "a", "text_columns": []}, r"text_columns is \[\]; it is a list"),
         ({"queries": vector, "text": "a", "certified": True}, "leave one out"),
     ):
         with pytest.raises(QueryError, match=message):
@@ -360,3 +370,77 @@ def test_a_table_of_few_rows_is_searched_whole(sql_catalog: Catalog) -> None:
         assert len(reader.search(text="red shoe blue run x", k=k)) <= min(k, 3)
     copy.table.refresh().delete("id >= 0")
     assert len(open_index(copy.table.refresh(), definition, storage=STORAGE).search(text="red")) == 0
+
+
+def test_only_the_words_of_the_columns_asked_for_count(copy: TextTable) -> None:
+    reader = open_index(copy.table.refresh(), indexed(copy), storage=STORAGE)
+    for columns in (["body"], ["tags"], ["tags", "body", "tags"]):
+        truth = copy.scores("red shoes", sorted(set(columns)))
+        found = reader.search(text="red shoes", k=100, columns=["id"], text_columns=columns).rows
+        expected = sorted((score for score in truth.values() if score > 0), reverse=True)
+        assert found["score"].to_pylist() == pytest.approx(expected, rel=1e-5)
+        assert [truth[number] for number in found["id"].to_pylist()] == pytest.approx(expected, rel=1e-5)
+    vector = vectors_of(np.array([5]), dims=DIMS)[0]
+    both = reader.search(vector, 5, text="red", text_columns=["tags"], text_weight=1.0, columns=["id"]).rows["id"]
+    assert both == reader.search(text="red", k=5, text_columns=["tags"], columns=["id"]).rows["id"]
+    with reader.follow() as following:
+        answer = following.search(text="red", k=5, text_columns=["tags"], columns=["id"])
+    assert answer.rows["id"] == both
+    reader.search(text="red")
+    other = open_index(copy.table.refresh(), indexed(copy), storage=STORAGE)
+    orders = [each.search(text="red", k=100, text_columns=["tags"], columns=["id"]).rows for each in (reader, other)]
+    assert orders[0] == orders[1], "rows of one score are ordered by the words of these columns"
+
+
+def having(copy: TextTable, columns: Sequence[str], text: str) -> set[int]:
+    """Ids of the rows whose words meet those of a text."""
+    terms = {*_terms(text)}
+    return {number for number, row in copy.rows.items() if any(terms & {*_terms(row[name])} for name in columns)}
+
+
+@pytest.mark.parametrize("columns", [("body",), ("tags",), ("tags", "body")])
+def test_a_condition_on_words_chooses_the_rows_that_have_one(copy: TextTable, columns: tuple[str, ...]) -> None:
+    """Beside other conditions, vectors, words, and a distance; by graphs, and by a scan of every row."""
+    copy.delete()
+    table, vector = copy.table.refresh(), vectors_of(np.array([5]), dims=DIMS)[0]
+    readers = [open_index(table, indexed(copy), storage=STORAGE, stale=stale) for stale in ("complete", "exact")]
+    for text in ("shoe 日本語", "red", "unheard"):
+        rows = having(copy, columns, text)
+        for where, expected in (
+            (HasWord(columns=columns, text=text), rows),
+            (And(GreaterThan("id", 30), HasWord(columns=columns, text=text)), {n for n in rows if n > 30}),
+            (And(HasWord(columns=columns, text=text), LessThan("id", 20)), {n for n in rows if n < 20}),
+            (
+                And(HasWord(columns=columns, text=text), HasWord(columns=("body",), text="blue"), LessThan("id", 70)),
+                {number for number in rows & having(copy, ["body"], "blue") if number < 70},
+            ),
+        ):  # fmt: skip
+            nearest = sorted(expected, key=lambda number: np.linalg.norm(copy.vector(number) - vector))
+            for reader in readers:
+                found = reader.search(vector, 100, where=where, columns=["id"])
+                assert found.rows["id"].to_pylist() == nearest
+                assert found.profile.matching_rows == len(nearest)
+                assert reader.within(vector, np.inf, where=where, columns=["id"]).rows["id"].to_pylist() == nearest
+                by_words = reader.search(text="red shoes", k=100, where=where, columns=["id"]).rows["id"].to_pylist()
+                assert {*by_words} == expected & having(copy, ["body", "tags"], "red shoes")
+                several = reader.search([vector, vector], 100, where=[where, "id < 3"], columns=["id"])
+                assert [row["id"] for row in several if row["query"] == 0] == nearest
+
+
+def test_a_condition_on_words_warns_and_refuses_as_a_search_does(copy: TextTable) -> None:
+    reader = open_index(copy.table.refresh(), indexed(copy), storage=STORAGE)
+    vector = vectors_of(np.array([5]), dims=DIMS)[0]
+    nothing = HasWord(columns=("body",), text="the")
+    for found in (
+        reader.search(vector, 3, where=nothing),
+        reader.within(vector, 9.0, where=nothing),
+        reader.search(vector, 3, text="red", where=nothing),
+        reader.search(text="red", where=nothing),
+    ):
+        assert len(found) == 0
+        assert found.warnings == ("the text has no word that is searched for: no row is found by it",)
+    for where in (Or(EqualTo("id", 3), nothing), Not(nothing)):
+        with pytest.raises(FilterError, match=r"match\(body, 'the'\)"):
+            reader.search(vector, 3, where=where)
+    with pytest.raises(QueryError, match="text_columns names 'id'; the index has words of: body, tags"):
+        reader.search(vector, 3, where=HasWord(columns=("id",), text="red"))
