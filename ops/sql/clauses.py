@@ -8,6 +8,7 @@ from sqlglot import exp
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.postprocessing import STAR, Order, Output
+from icepuffin.ops.sql.tokens import HYBRID, MATCH
 from icepuffin.ops.sql.values import DISTANCE, Node, Values, shown
 
 DISTANCES = {
@@ -17,6 +18,8 @@ DISTANCES = {
     "hamming_distance": (Metric.HAMMING, False),
 }
 """Function -> (metric, whether larger is nearer)"""
+RANKINGS = {**{name: larger for name, (_, larger) in DISTANCES.items()}, MATCH: True, HYBRID: False}
+"""Function that rows are ranked by -> whether larger is better"""
 _MAX_ROWS = 2**31 - 1
 RESOLVED = "resolved"
 """Mark of a key of ORDER BY whose names are no outputs any more"""
@@ -105,7 +108,8 @@ def _output_of(projection: Node, function: Node | None) -> Output:
     column = _column_of(inner, function)
     if column is None:
         raise NotIndexableError(f"{shown(inner)} is not computed here: SELECT takes columns and the distance")
-    return Output(column, projection.alias or ("distance" if column == DISTANCE else column))
+    name = {MATCH: "score", HYBRID: "hybrid"}.get(function_name(inner), "distance") if column == DISTANCE else column
+    return Output(column, projection.alias or name)
 
 
 def _column_of(node: Node, function: Node | None) -> str | None:

@@ -21,7 +21,7 @@ from icepuffin.ops.sql.statements import (
     SparkStatement,
     Statement,
 )
-from icepuffin.ops.sql.tokens import HINTS, hints_of, name_parameters, trees_of
+from icepuffin.ops.sql.tokens import HINTS, HYBRID, MATCH, hints_of, name_parameters, trees_of
 
 _STATEMENTS = (
     "Statements are SELECT, EXPLAIN, CREATE INDEX, REFRESH INDEX, DROP INDEX and SHOW INDEXES; with a Spark session "
@@ -42,6 +42,8 @@ _DOTTED = re.compile(rf"{_QUOTED_TEXT}|((?!\d){_PART}(?:\s*\.\s*{_PART})+)|`[^`]
 """What is quoted, or a name of several parts, its group"""
 _HINTED = re.compile(rf"/\*\+[^*]*?\b({'|'.join(HINTS)})\b", re.IGNORECASE)
 """A hint to a search, its group, in a text that has no tree"""
+_CALLED = re.compile(rf"{_QUOTED_TEXT}|`[^`]*`|(?<![\w.])({MATCH}|{HYBRID})\s*\(", re.DOTALL | re.IGNORECASE)
+"""What is quoted, or a call of a function that an index alone answers, its group"""
 _EXPLAIN = re.compile(
     r"\s*EXPLAIN\s+(?:(?P<analyze>ANALYZE)\s+|(?:EXTENDED|FORMATTED|COST|CODEGEN)\s+)?(?P<rest>.+)",
     re.IGNORECASE | re.DOTALL,
@@ -130,7 +132,7 @@ def _text_and_tree(
         elif isinstance(error, SqlglotError):
             raise _unreadable(text, error) from error
         hints = tuple(_HINTED.findall(named))
-        return SparkStatement(named, why, values, frozenset(values), hints, _dotted(named)), None
+        return SparkStatement(named, why, values, frozenset(values), hints, _called(named), _dotted(named)), None
     if not trees:
         raise SqlError(f"the statement is empty. {_STATEMENTS}")
     if len(trees) != 1:
@@ -140,14 +142,21 @@ def _text_and_tree(
     if any(isinstance(node, exp.TableAlias) and isinstance(node.this, exp.Parameter) for node in nodes):  # of t@17
         raise SqlError("a table is followed by @: write VERSION AS OF a snapshot, a tag or a branch")
     hints = tuple(name for name, _ in hints_of(trees[0]))
-    calls = (call for call in trees[0].find_all(exp.Anonymous) if call.name.upper() == "TABLE")
+    functions = [call for call in trees[0].find_all(exp.Anonymous) if not isinstance(call.parent, exp.Dot)]
+    called = tuple(call.name.lower() for call in functions if call.name.lower() in (MATCH, HYBRID))
+    calls = (call for call in functions if call.name.upper() == "TABLE")
     arguments = (argument for call in calls for argument in call.expressions if isinstance(argument, exp.Column))
     tables = frozenset(
         ".".join(f"`{part.name.replace('`', '``')}`" for part in table.parts)
         for table in (*trees[0].find_all(exp.Table), *arguments)  # arguments: of a table function, TABLE(ns.t)
         if all(isinstance(part, exp.Identifier) for part in table.parts)  # not a function
     )
-    return SparkStatement(named, "", values, placeholders, hints, tables or _dotted(named)), trees[0]
+    return SparkStatement(named, "", values, placeholders, hints, called, tables or _dotted(named)), trees[0]
+
+
+def _called(text: str) -> tuple[str, ...]:
+    """The functions that an index alone answers, in a text that has no tree."""
+    return tuple(name.lower() for name in _CALLED.findall(text) if name)
 
 
 def _dotted(text: str) -> frozenset[str]:

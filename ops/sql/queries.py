@@ -13,6 +13,7 @@ from sqlglot import exp
 
 from icepuffin.ops.sql.clauses import (
     DISTANCES,
+    RANKINGS,
     count_of,
     function_name,
     orders_of,
@@ -24,10 +25,12 @@ from icepuffin.ops.sql.clauses import (
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.hints import search_hints
 from icepuffin.ops.sql.postprocessing import PostprocessingStep
+from icepuffin.ops.sql.rankings import match_of, ranking_of, require_one_ranking, split_matches
 from icepuffin.ops.sql.row_filters import RowFilter, joined, read_filter
 from icepuffin.ops.sql.statements import Nearest
 from icepuffin.ops.sql.subqueries import absent_of, merged_query, outer_step
 from icepuffin.ops.sql.supported_nodes import require_understood
+from icepuffin.ops.sql.tokens import HYBRID
 from icepuffin.ops.sql.values import DISTANCE, Node, Values, shown
 
 _UPPER = {exp.LT: False, exp.LTE: True}
@@ -77,11 +80,11 @@ def read_query(query: Node, values: Values) -> Nearest:
     nearest = _read(query, values, {})
     if unsupported is not None:
         raise unsupported
-    if nearest.limit is None and hints.parameters:
+    if hints.parameters and (nearest.limit is None or not nearest.vector_column):
         name = next(iter(hints.parameters)).upper()
-        raise SqlError(
-            f"all rows within a distance are found, whatever {name} is: leave the hint out, or write a LIMIT"
-        )
+        what = "all rows within a distance are found" if nearest.limit is None else "words are searched for"
+        remedy = ", or write a LIMIT" if nearest.limit is None else ""
+        raise SqlError(f"{what}, whatever {name} is: leave the hint out{remedy}")
     return replace(nearest, hints=hints)
 
 
@@ -127,19 +130,20 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
     _write_alike(query)
     ordered = query.args["order"].expressions if query.args.get("order") else ()
     keys = [resolved(term.this, query).unnest() for term in ordered]
-    conjuncts = _conjuncts(query)
+    having, conjuncts = split_matches(_conjuncts(query))
     bound = next((limited for conjunct in conjuncts if (limited := _bound(conjunct, values)) is not None), None)
     nearest_first = _nearest_first(query, keys)
     limit, offset = count_of(query, "limit", values), count_of(query, "offset", values) or 0
     if bound is None and (nearest_first is None or limit is None):
         raise NotIndexableError(_why_not(query, keys))
     function = nearest_first or (bound[0] if bound else None)
-    _require_one_distance(query, function)
-    metric, larger = DISTANCES[function_name(function)]
-    column, vector = _compared(function, values)
+    require_one_ranking(query, function, having)
+    ranking = ranking_of(function, values)
     top = nearest_first is not None and limit is not None
     if top and offset:
         raise NotIndexableError(_PAGES)
+    if function_name(function) == HYBRID and len(keys) > 1:
+        raise NotIndexableError(f"{HYBRID}(...) is the only key of ORDER BY: order its rows further around a subquery")
     where, rest = _filters(conjuncts, values, function, top=top, bound=bound)
     step = PostprocessingStep(
         outputs=outputs_of(query, function),
@@ -151,24 +155,22 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
     return Nearest(
         table=_name(table),
         snapshot=snapshot_of(table, values),
-        vector_column=column,
-        metric=metric,
-        query=vector,
         limit=limit if top else None,
         within=None if bound is None else bound[1],
         inclusive=bool(bound and bound[2]),
         steps=(step,),
         where=where,
-        negated=larger,
+        having=tuple(match_of(condition, values) for condition in having),
         ties=top and len(keys) > 1,
         absent=absent_of(query),
+        **ranking,
     )
 
 
 def _write_alike(query: Node) -> None:
-    """Write the columns of distances without source and backticks: `t.embedding` and `embedding` are one column."""
-    distances = [node for node in query.walk() if function_name(node) in DISTANCES]
-    for column in [column for node in distances for column in node.find_all(exp.Column)]:
+    """Write the columns of functions without source and backticks: `t.embedding` and `embedding` are one column."""
+    functions = [node for node in query.walk() if function_name(node) in RANKINGS]
+    for column in [column for node in functions for column in node.find_all(exp.Column)]:
         column.replace(exp.column(column.name))
 
 
@@ -235,10 +237,10 @@ def _filters(
 
 
 def _nearest_first(query: Node, keys: list[Node]) -> Node | None:
-    """The distance that the query is ordered by before all else, nearest first."""
-    if not keys or function_name(keys[0]) not in DISTANCES:
+    """The function that the query is ordered by before all else, best first."""
+    if not keys or function_name(keys[0]) not in RANKINGS:
         return None
-    larger = DISTANCES[function_name(keys[0])][1]
+    larger = RANKINGS[function_name(keys[0])]
     return keys[0] if bool(query.args["order"].expressions[0].args.get("desc")) == larger else None
 
 
@@ -246,23 +248,9 @@ def _why_not(query: Node, keys: list[Node]) -> str:
     if not keys:
         return "it is not ordered by one distance, and has no condition distance < number"
     name = function_name(keys[0])
-    if name not in DISTANCES:
-        return f"it is ordered by {shown(keys[0])}, not by one of {', '.join(DISTANCES)}"
+    if name not in RANKINGS:
+        return f"it is ordered by {shown(keys[0])}, not by one of {', '.join(RANKINGS)}"
+    best = "nearest" if name in DISTANCES else "best"
     if _nearest_first(query, keys) is None:
-        return f"the nearest come first only with ORDER BY {name}(...) {'DESC' if DISTANCES[name][1] else 'ASC'}"
-    return "it has no LIMIT: an index finds the k nearest"
-
-
-def _require_one_distance(query: Node, function: Node) -> None:
-    for node in query.walk():
-        if function_name(node) in DISTANCES and node != function:
-            raise NotIndexableError(f"it compares with more than one vector: {shown(function)} and {shown(node)}"[:300])
-
-
-def _compared(function: Node, values: Values) -> tuple[str, tuple[float, ...] | bytes]:
-    arguments = function.expressions or [function.this, function.expression]
-    columns = [item for item in arguments if isinstance(item, exp.Column)]
-    others = [item for item in arguments if not isinstance(item, exp.Column)]
-    if len(columns) != 1 or len(others) != 1:
-        raise NotIndexableError(f"{shown(function)} does not compare one column with one vector")
-    return columns[0].name, values.vector(others[0])
+        return f"the {best} come first only with ORDER BY {name}(...) {'DESC' if RANKINGS[name] else 'ASC'}"
+    return f"it has no LIMIT: an index finds the k {best}"

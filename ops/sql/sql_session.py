@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions import And, BooleanExpression
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import DoubleType, NestedField
@@ -66,6 +67,11 @@ if TYPE_CHECKING:
 
 _READERS = 8
 _MAX_DIGITS_OF_AN_ID = 20
+_WORDS = (
+    "needs an index with words, and is no function of Spark: write SELECT columns FROM ns.t "
+    "[WHERE match(column, 'words') AND ...] ORDER BY match(column, 'words') DESC LIMIT k, or "
+    "ORDER BY hybrid(cosine_distance(column, ARRAY(...)), match(column, 'words')) LIMIT k"
+)
 _WITHOUT_SPARK = (
     "For Spark, repeat the command with --spark, or give SqlSession a session (`spark=`). Without Spark, "
     "write SELECT columns FROM ns.t [WHERE ...] ORDER BY cosine_distance(column, ARRAY(...)) LIMIT k, or, for all "
@@ -273,7 +279,8 @@ class SqlSession:
         first = _first_step(schema, statement)
         index, why = _find_index(table, schema, statement)
         if statement.snapshot is None and table.metadata.current_snapshot_id is None:
-            resolve_column(statement.vector_column, schema, statement.table, _element_type(table, statement))
+            if statement.vector_column:
+                resolve_column(statement.vector_column, schema, statement.table, _element_type(table, statement))
             empty = no_rows(arrow_schema(schema).append(pa.field(DISTANCE, pa.float64())))
             rows = _postprocessed(empty, statement.steps, _columns(schema))
             return SqlResult(rows, f"{statement.table} has no rows: nothing was ever written to it")
@@ -281,10 +288,12 @@ class SqlSession:
         columns = [field.name for field in schema.fields if field.name in needed]
         reader = self._reader(statement, table, index, storage)
         # a distance in SQL is that of the row, and no estimate by codes
-        by_default = {"rerank": True} if index is not None and index.code_bits else {}
+        by_default = {"rerank": True} if statement.vector_column and index is not None and index.code_bits else {}
         result = _answer(statement, reader, columns, by_default | statement.hints.parameters)
-        distance = pc.negate(result.rows["distance"]) if statement.negated else result.rows["distance"]
-        rows_found = result.rows.drop_columns(["query", "rank", "distance"]).rename_columns(columns)
+        distance = result.rows["score" if statement.words else "distance"]
+        distance = pc.negate(distance) if statement.negated else distance
+        own = result.rows.num_columns - len(columns)
+        rows_found = result.rows.select(range(own, own + len(columns))).rename_columns(columns)
         found = [field for field in _columns(schema) if field.name in {*columns, DISTANCE}]
         rows = _postprocessed(rows_found.append_column(DISTANCE, distance), statement.steps, found)
         return SqlResult(rows, f"{why}; {result.coverage}: {result.profile.why}", result)
@@ -304,7 +313,7 @@ class SqlSession:
     ) -> "IndexReader":
         from icepuffin.ops.search.opening import open_exact, open_index  # noqa: PLC0415  kernels, where something is searched
 
-        if index is None:
+        if index is None and statement.metric is not None:
             return open_exact(
                 table,
                 statement.vector_column,
@@ -327,8 +336,8 @@ class SqlSession:
         statement = explained.statement
         if isinstance(statement, SparkStatement):
             engine = "Spark runs it as it is" if self._spark is not None else f"it does not run here. {_WITHOUT_SPARK}"
-            if statement.hints:
-                engine = _hint_without_index(statement)
+            if statement.functions or statement.hints:
+                engine = _without_index(statement)
             return SqlResult(*message_of(f"no index answers it: {statement.why}; {engine}"), is_text=True)
         if not isinstance(statement, Nearest):
             return SqlResult(*message_of(str(type(statement).__doc__)), is_text=True)
@@ -356,10 +365,10 @@ class SqlSession:
         return SqlResult(pa.table({"plan": [*lines, *_plan_lines(statement)]}), lines[0], is_text=True)
 
     def _run_on_spark(self, statement: SparkStatement) -> SqlResult:
+        if statement.functions or (statement.hints and self._spark is not None):
+            raise SqlError(f"no index answers this statement: {statement.why}; {_without_index(statement)}")
         if self._spark is None:
             raise SqlError(f"no index answers this statement: {statement.why}. {_WITHOUT_SPARK}")
-        if statement.hints:
-            raise SqlError(f"no index answers this statement: {statement.why}; {_hint_without_index(statement)}")
         require_live(self._spark)
         text = for_spark(statement)
         with reported("the statement", typed=False):
@@ -386,7 +395,10 @@ def _refresh(spark: Any, tables: frozenset[str]) -> None:
                 spark.catalog.refreshTable(name)
 
 
-def _hint_without_index(statement: SparkStatement) -> str:
+def _without_index(statement: SparkStatement) -> str:
+    """Why Spark does not get a statement with functions, or with hints, that are for an index."""
+    if statement.functions:
+        return f"{statement.functions[0]}(...) {_WORDS}"
     return f"Spark would ignore the hint {statement.hints[0].upper()}: leave it out"
 
 
@@ -454,15 +466,16 @@ def _answer(
     statement: Nearest, reader: "IndexReader", columns: Sequence[str], parameters: Mapping[str, Any]
 ) -> "SearchResult":
     """The rows of the first step. `parameters`: search parameters of the k nearest."""
-    query = statement.query if isinstance(statement.query, bytes) else np.array([statement.query])
-    if statement.limit is not None:
+    query = np.array([statement.query]) if isinstance(statement.query, tuple) else statement.query
+    if statement.limit is not None or query is None:
         return _nearest(query, statement, reader, columns, parameters)
     within = math.inf if statement.within is None else statement.within
     return reader.within(query, within, inclusive=statement.inclusive, columns=columns, where=_expression(statement))
 
 
 def _expression(statement: Nearest) -> BooleanExpression | None:
-    return None if statement.where is None else statement.where.expression
+    parts = [*statement.having, *([] if statement.where is None else [statement.where.expression])]
+    return reduce(And, parts) if parts else None
 
 
 def _postprocessed(rows: pa.Table, steps: Iterable[PostprocessingStep], fields: Sequence[NestedField]) -> pa.Table:
@@ -478,7 +491,7 @@ def _columns(schema: Schema) -> list[NestedField]:
 
 
 def _nearest(
-    query: bytes | npt.NDArray[np.float64],
+    query: bytes | npt.NDArray[np.float64] | None,
     statement: Nearest,
     reader: "IndexReader",
     columns: Sequence[str],
@@ -486,11 +499,15 @@ def _nearest(
 ) -> "SearchResult":
     """The k nearest rows; with `ties`, also all rows at the distance of the last: further keys choose among them."""
     k = most = statement.limit or 1
+    if (words := statement.words) is not None:
+        parameters = {
+            "text": words.text, "text_columns": words.columns, "text_weight": statement.text_weight, **parameters,
+        }  # fmt: skip
     while True:
         most = most + 1 if statement.ties and most == k else 2 * most if statement.ties else k
         result = reader.search(query, most, columns=columns, where=_expression(statement), **parameters)
-        distances = result.rows["distance"]
-        if not statement.ties or len(distances) < most or distances[k - 1].as_py() < distances[-1].as_py():
+        distances = result.rows["score" if statement.words else "distance"]
+        if not statement.ties or len(distances) < most or distances[k - 1].as_py() != distances[-1].as_py():
             return result
 
 
@@ -499,10 +516,15 @@ def _plan_lines(statement: Nearest) -> list[str]:
     lines = []
     if statement.where is not None:
         lines.append(f"condition, pushed to partitions, statistics and rows: {statement.where.text}")
+    lines += [f"only rows with a word of {match}" for match in statement.having]
     if statement.limit is None:
         sign = "<=" if statement.inclusive else "<"
         pruned = "" if statement.metric is not Metric.INNER_PRODUCT else "; inner product lets no file be left out"
         lines.append(f"every row with a distance {sign} {statement.within:g}, exactly{pruned}")
+    elif statement.words is not None:
+        fused = "by ranks" if statement.text_weight is None else f"with a text weight of {statement.text_weight:g}"
+        vector = f"{statement.vector_column} and " if statement.vector_column else ""
+        lines.append(f"the {statement.limit} best rows by {vector}{statement.words}{f', fused {fused}' * bool(vector)}")
     else:
         lines.append(f"the {statement.limit} nearest rows")
     if statement.hints.parameters:
@@ -513,7 +535,9 @@ def _plan_lines(statement: Nearest) -> list[str]:
         done += [f"LIMIT {step.limit}"] if step.limit is not None and statement.limit != step.limit else []
         done += [f"OFFSET {step.offset}"] if step.offset else []
         if done:
-            lines.append("then, of these rows: " + ", ".join(done).replace(DISTANCE, "distance"))
+            lines.append(
+                "then, of these rows: " + ", ".join(done).replace(DISTANCE, "score" if statement.words else "distance")
+            )
     return lines
 
 
@@ -528,7 +552,8 @@ def _first_step(schema: Schema, statement: Nearest) -> PostprocessingStep:
         )
     first = replace(statement.steps[0], outputs=expand_star(statement.outputs, names))
     filtered = frozenset() if statement.where is None else statement.where.columns
-    if unknown := sorted((first.columns() | filtered) - set(names)):
+    words = statement.words_columns
+    if unknown := sorted((first.columns() | filtered | words) - set(names)):
         spark_may = unknown[0].lower() in {name.lower() for name in names}  # it ignores case
         hint = ""
         if unknown[0] in {output.name for output in first.outputs or () if output.column != output.name}:
@@ -536,7 +561,7 @@ def _first_step(schema: Schema, statement: Nearest) -> PostprocessingStep:
             hint = "; in SELECT, only Spark reads its names" if spark_may else "; WHERE comes before SELECT gives names"
         error = NotIndexableError if spark_may else SqlError
         raise error(f"{statement.table} has no column {unknown[0]!r}; it has {', '.join(names)}{hint}")
-    require_distinct_names((statement.vector_column, *filtered), names)
+    require_distinct_names((statement.vector_column, *filtered, *words), names)
     if statement.where is not None:
         statement.where.require_as_in_spark({field.name: field.field_type for field in schema.fields})
     fields: Sequence[NestedField] = _columns(schema)
@@ -553,18 +578,37 @@ def _find_index(table: Table, schema: Schema, statement: Nearest) -> tuple[Index
     DefinitionError where the one of that name is broken.
     """
     definitions = list_definitions(table)
-    fitting = [one for one in _of_column(definitions, schema, statement) if one.metric is statement.metric]
+    words = statement.words_columns
+    fitting = [one for one in definitions if words <= {*as_named_in(one, schema).text}]
+    if statement.vector_column:
+        fitting = [one for one in _of_column(fitting, schema, statement) if one.metric is statement.metric]
+    wanted = [f"on {statement.vector_column} by {statement.metric}"] if statement.vector_column else []
+    wanted += [f"with the words of {', '.join(sorted(words))}"] if words else []
     if (name := statement.hints.index) is not None:
         named = next((one for one in fitting if one.name == name), None)
         if named is None:
             find_definition(table, name)  # raises where this release does not understand it
             names = ", ".join(one.name for one in fitting) or "none"
-            what = f"{statement.table} has no index {name} on {statement.vector_column} by {statement.metric}"
+            what = f"{statement.table} has no index {name} {', '.join(wanted)}"
             raise SqlError(f"the hint INDEX({name}): {what}; there are: {names}")
         return named, f"index {name}, by a hint"
-    _require_one_element_type(fitting, "name one by a hint, SELECT /*+ INDEX(name) */")
+    if statement.vector_column:
+        _require_one_element_type(fitting, "name one by a hint, SELECT /*+ INDEX(name) */")
     if fitting:
         chosen = next((one for one in fitting if versions_of(table, one)), fitting[0])
         return chosen, f"index {chosen.name}"
-    others = ", ".join(f"{one.name} ({as_named_in(one, schema).column}, {one.metric})" for one in definitions) or "none"
-    return None, f"no index on {statement.vector_column} by {statement.metric} (there are: {others})"
+    others = ", ".join(map(_shown_index, (as_named_in(one, schema) for one in definitions))) or "none"
+    why = f"no index {', '.join(wanted)} (there are: {others})"
+    if words:
+        column, metric = statement.vector_column or "vector_column", statement.metric or Metric.COSINE
+        raise SqlError(
+            f"{statement.table} has {why}: CREATE INDEX name ON {statement.table} USING diskann ({column}) "
+            f"WITH (metric = '{metric}', text = '{','.join(sorted(words))}'); CREATE OR REPLACE INDEX gives text to an "
+            "index that is there"
+        )
+    return None, why
+
+
+def _shown_index(definition: IndexDefinition) -> str:
+    text = [f"text {', '.join(definition.text)}"] if definition.text else []
+    return f"{definition.name} ({', '.join([definition.column, str(definition.metric), *text])})"

@@ -11,6 +11,7 @@ from icepuffin.ops.index.definitions.index_definition import METHODS
 if TYPE_CHECKING:
     from icepuffin.ops.sql.postprocessing import Output, PostprocessingStep
     from icepuffin.ops.sql.row_filters import RowFilter
+    from icepuffin.ops.text.word_condition import HasWord
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +35,36 @@ class SearchHints:
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """The k nearest rows of one table, or all within a distance, and what is done with them."""
+    """The k nearest rows of one table, or all within a distance, and what is done with them. Rows may be ranked by
+    words, too, or by these alone.
+    """
 
     table: str
     snapshot: int | str | datetime | None
     """Snapshot id, ref or time; None is the head of main"""
-    vector_column: str
-    metric: Metric
-    query: tuple[float, ...] | bytes
-    """Numbers, or bytes as a column of bytes has them"""
     limit: int | None
     """k; None for all rows within the distance"""
     steps: "tuple[PostprocessingStep, ...]"
     """Steps over the nearest rows; the first one reads the table's columns"""
+    vector_column: str = ""
+    """Name of the column; empty where rows are ranked by words alone"""
+    metric: Metric | None = None
+    """Metric of the distances; None without a vector column"""
+    query: tuple[float, ...] | bytes | None = None
+    """Numbers, or bytes as a column of bytes has them; None without a vector column"""
+    words: "HasWord | None" = None
+    """Words that rows are ranked by, alone or beside a vector"""
+    text_weight: float | None = None
+    """Share of the words in a fused score; None to fuse by ranks"""
+    having: "tuple[HasWord, ...]" = ()
+    """Words of which rows have at least one each"""
     where: "RowFilter | None" = None
     """Condition on the rows among which the search is done"""
     within: float | None = None
     """Largest distance, smaller being nearer; with a limit the first step applies it"""
     inclusive: bool = False
     negated: bool = False
-    """`inner_product` is the negated distance"""
+    """Whether the function is the negated distance or score: of `inner_product` and `hybrid`"""
     ties: bool = False
     """Whether all rows at the distance of the last one are needed: further keys of ORDER BY choose among them"""
     absent: frozenset[str] = frozenset()
@@ -66,6 +77,12 @@ class Nearest:
     def outputs(self) -> "tuple[Output, ...] | None":
         """Outputs of the query that reads the table; None for every column (`*`)"""
         return self.steps[0].outputs
+
+    @property
+    def words_columns(self) -> frozenset[str]:
+        """Names of the columns whose words it needs"""
+        matches = (*self.having, *((self.words,) if self.words else ()))
+        return frozenset(column for match in matches for column in match.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +148,8 @@ class SparkStatement:
     """The names in the text that stand for parameters"""
     hints: tuple[str, ...] = field(default=(), compare=False)
     """Names of its hints to a search, which Spark would ignore"""
+    functions: tuple[str, ...] = field(default=(), compare=False)
+    """Names of the functions in it that an index alone answers"""
     tables: frozenset[str] = field(default=frozenset(), compare=False)
     """Names in the places of tables, quoted: of tables, and of what the statement itself defines. All names of several
     parts where the statement has no tree of tables"""

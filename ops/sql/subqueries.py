@@ -6,6 +6,7 @@ from sqlglot import exp
 
 from icepuffin.ops.sql.clauses import (
     DISTANCES,
+    RANKINGS,
     RESOLVED,
     count_of,
     function_name,
@@ -77,7 +78,7 @@ def _merged_outputs(projection: Node, inner: Node, alias: str, inlined: Callable
             require_source(projection, alias)
         return [inner_projection.copy() for inner_projection in inner.expressions]
     expression = inlined(projection)
-    if isinstance(projection, exp.Alias) or function_name(projection.unnest()) in DISTANCES:
+    if isinstance(projection, exp.Alias) or function_name(projection.unnest()) in RANKINGS:
         return [expression]
     return [exp.alias_(expression, name_of(projection) or shown(projection), quoted=True)]
 
@@ -100,8 +101,9 @@ def outer_step(query: Node, alias: str, values: Values) -> PostprocessingStep:
     where = query.args.get("where")
     parts = [*query.expressions, *(query.args[part] for part in ("where", "order") if query.args.get(part))]
     for node in (node for part in parts for node in part.walk()):
-        if function_name(node) in DISTANCES:
-            raise NotIndexableError("it computes a distance outside of the subquery that finds the rows")
+        if (name := function_name(node)) in RANKINGS:
+            what = "a distance" if name in DISTANCES else f"{name}(...)"
+            raise NotIndexableError(f"it computes {what} outside of the subquery that finds the rows")
         if isinstance(node, exp.Column):
             require_source(node, alias)
     return PostprocessingStep(

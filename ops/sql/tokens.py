@@ -15,6 +15,8 @@ from icepuffin.ops.sql.errors import MAX_DIGITS, NotIndexableError, SqlError
 from icepuffin.ops.sql.statements import SearchHints
 
 _SPARK = Spark()
+MATCH, HYBRID = "match", "hybrid"
+"""Functions that an index alone answers: Spark has none of these names"""
 _LITERALS = frozenset(
     {TokenType.STRING, TokenType.RAW_STRING, TokenType.NUMBER, TokenType.HEX_STRING, TokenType.BIT_STRING}
 )
@@ -27,12 +29,18 @@ _LITERAL = "literal"
 class _Parser(SparkParser):
     """Spark's parser with a sign plus, which sqlglot ignores: it casts a text to a number, and types a number anew.
 
+    `match(column, 'words')` is a function as others: sqlglot waits for MySQL's AGAINST.
+
     It marks the texts and numbers that sqlglot takes for names, as in `id AS "x"`: to Spark they are none.
     """
 
     UNARY_PARSERS: ClassVar[dict[TokenType, Any]] = {
         **SparkParser.UNARY_PARSERS,
         TokenType.PLUS: lambda self: exp.Anonymous(this="positive", expressions=[self._parse_unary()]),
+    }
+
+    FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+        name: parse for name, parse in SparkParser.FUNCTION_PARSERS.items() if name != "MATCH"
     }
 
     def _parse_id_var(self, *arguments: Any, **options: Any) -> Any:

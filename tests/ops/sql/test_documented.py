@@ -13,7 +13,7 @@ from icepuffin.ops.sql.sql_session import SqlSession
 from tests.conftest import STORAGE
 
 ROOT = Path(__file__).parents[3]
-PAGES = ("README.md", "docs/search.md", "docs/sql.md", "docs/cheat-sheet.md")
+PAGES = ("README.md", "docs/search.md", "docs/sql.md", "docs/cheat-sheet.md", "docs/text.md")
 STATEMENT = re.compile(r"^(SELECT|WITH|EXPLAIN|CREATE (OR REPLACE )?INDEX|REFRESH INDEX|SHOW INDEXES|DROP INDEX)\b")
 IN_SHELL = re.compile(r'icepuffin sql "([^"]+)"')
 IN_TABLE = re.compile(r"\| `([A-Z]{4}[^`]+)` \|")
@@ -39,7 +39,7 @@ def session(sql_catalog: Catalog) -> SqlSession:
     rows = pa.table(
         {
             "id": np.arange(60),
-            "name": [f"package {number}" for number in range(60)],
+            "name": [f"package {number} of the web" for number in range(60)],
             "section": ["database" if number % 2 else "a" for number in range(60)],
             "embedding": pa.array(rng.random((60, 4)).astype(np.float32).tolist(), pa.list_(pa.float32())),
         }
@@ -51,12 +51,13 @@ def session(sql_catalog: Catalog) -> SqlSession:
         table.append(rows)
         head = table.metadata.current_snapshot_id or 0
         table.manage_snapshots().create_tag(head, "release-1").commit()
-    new_session.sql("CREATE INDEX e ON ns.t USING diskann (embedding) WITH (metric = 'l2')")
+    new_session.sql("CREATE INDEX e ON ns.t USING diskann (embedding) WITH (metric = 'l2', text = 'name,section')")
+    new_session.sql("CREATE INDEX h ON demo.packages USING diskann (embedding) WITH (metric = 'cosine', text = 'name')")
     return new_session
 
 
 def test_there_are_examples_to_run() -> None:
-    assert [len(examples(page)) > least for page, least in zip(PAGES, (0, 1, 8, 8), strict=True)] == [True] * 4
+    assert [len(examples(page)) > least for page, least in zip(PAGES, (0, 1, 8, 8, 2), strict=True)] == [True] * 5
 
 
 def test_every_example_runs(session: SqlSession, sql_catalog: Catalog) -> None:
