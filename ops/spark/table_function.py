@@ -10,6 +10,7 @@ import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from pyspark.sql.types import (
     IntegerType,
     NullType,
     NumericType,
+    StringType,
     StructField,
     StructType,
     TimestampType,
@@ -52,6 +54,7 @@ from icepuffin.ops.search.arguments import BYTES, field_ids, require_at_least_on
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.search.text_search import texts_of
 from icepuffin.ops.spark.errors import require_live
 from icepuffin.ops.spark.spark_types import as_spark, spark_schema
 from icepuffin.ops.table.snapshots import TableUnavailableError, schema_at
@@ -88,6 +91,9 @@ class CallPlan(AnalyzeResult):
     columns: tuple[str, ...] = ()
     where: str | None = None
     search_list: int | None = None
+    by_words: bool = False
+    """Whether a text is given, which may be null for some rows; then the answer has scores"""
+    text_weight: float | None = None
     storage: StorageConfig = field(default_factory=StorageConfig)
 
 
@@ -104,9 +110,9 @@ def register_vector_search(
         SELECT q.id, v.* FROM queries q, LATERAL vector_search('ns.table', 'index', q.embedding, where => 'id > 5') v
 
     The function takes table, index, query and k (10); by name also columns (an array), where (an Iceberg row filter),
-    snapshot (id, tag, branch or time) and search_list. It gives rank int, distance double, then the columns: those of
-    the table that are not nested, unless named. A reader stays open in each Python worker, its shards in the worker's
-    cache.
+    snapshot (id, tag, branch or time), search_list, text (words to search for; with a null query by these alone) and
+    text_weight. It gives rank int, with a text score double, distance double, then the columns: those of the table that
+    are not nested, unless named. A reader stays open in each Python worker, its shards in the worker's cache.
 
     Parameters
     ----------
@@ -151,18 +157,21 @@ def _function(settings: TableFunctionSettings) -> type:
 
         @staticmethod
         def analyze(  # type: ignore[no-untyped-def]
-            table, index, query, k=None, columns=None, where=None, snapshot=None, search_list=None
-        ):
+            table, index, query, k=None, columns=None, where=None, snapshot=None, search_list=None, text=None,
+            text_weight=None,
+        ):  # fmt: skip
             options = {"k": k, "columns": columns, "where": where, "snapshot": snapshot, "search_list": search_list}
+            options |= {"text": text, "text_weight": text_weight}
             return plan(
                 settings, table, index, query, {name: item for name, item in options.items() if item is not None}
             )
 
         def eval(  # type: ignore[no-untyped-def]
-            self, table, index, query, k=None, columns=None, where=None, snapshot=None, search_list=None
-        ):
-            _ = table, index, k, columns, where, snapshot, search_list
-            yield from answer(settings, self._planned, query)
+            self, table, index, query, k=None, columns=None, where=None, snapshot=None, search_list=None, text=None,
+            text_weight=None,
+        ):  # fmt: skip
+            _ = table, index, k, columns, where, snapshot, search_list, text_weight
+            yield from answer(settings, self._planned, query, text)
 
     return VectorSearch
 
@@ -180,6 +189,8 @@ def plan(
     constants = {
         name: _constant(name, argument) for name, argument in {"table": table, "index": index, **options}.items()
     }
+    text = options.get("text")
+    by_words = text is not None and not (text.isConstantExpression and text.value is None)
     arguments = {name: value for name, value in constants.items() if value is not None}
     if absent := [name for name in ("table", "index") if name not in arguments]:
         raise QueryError(f"vector_search: {absent[0]} is null")
@@ -198,12 +209,23 @@ def plan(
     definition = load_definition(loaded, arguments["index"])
     schema = VectorSchema.with_element_type(schema, resolve_field(definition, schema, name), definition.element_type)
     _require_vectors(query, definition)
+    if text is not None and by_words and not (isinstance(text.dataType, StringType) and definition.text):
+        what = (
+            f"index {definition.name} is of vectors alone"
+            if not definition.text
+            else f"text is {text.dataType.simpleString()}"
+        )
+        raise QueryError(f"vector_search: {what}: give a text and an index with text, or leave text out")
+    weight = arguments.get("text_weight")
+    weight = float(weight) if isinstance(weight, Decimal) else weight
+    texts_of("" if by_words else None, weight, None, 1)
     k, where, search_list = arguments.get("k", 10), arguments.get("where"), arguments.get("search_list")
     require_at_least_one(k=k, search_list=search_list)
     if where is not None:
         RowPredicate(where, schema)
     columns = [str(schema.find_column_name(field_id)) for field_id in field_ids(schema, arguments.get("columns"), name)]
-    fields = [StructField("rank", IntegerType()), StructField("distance", DoubleType())]
+    own = ["rank", *(["score"] if by_words else []), "distance"]
+    fields = [StructField(own_name, IntegerType() if own_name == "rank" else DoubleType()) for own_name in own]
     if columns:
         arrow = spark_schema(arrow_schema(schema.select(*columns)))
         if nested := [column.name for column in arrow if _has_nested_keys(column.type)]:
@@ -211,10 +233,10 @@ def plan(
                 f"vector_search: {nested[0]} has maps whose keys are structs or lists, and a Python function of "
                 "Spark returns none: leave it out of columns, and join it by a key, or use knn_join"
             )
+        renamed = answer_names(columns, ignores_case=True, taken=frozenset(["query", *own]))
         types = from_arrow_schema(arrow, prefer_timestamp_ntz=True)
         fields += [
-            StructField(column_name, types[name].dataType)
-            for name, column_name in zip(columns, answer_names(columns, ignores_case=True), strict=True)
+            StructField(column_name, types[name].dataType) for name, column_name in zip(columns, renamed, strict=True)
         ]
     return CallPlan(
         schema=StructType(fields),
@@ -227,32 +249,48 @@ def plan(
         columns=tuple(columns),
         where=where,
         search_list=search_list,
+        by_words=by_words,
+        text_weight=weight,
         storage=settings.storage or storage_of(loaded),
     )
 
 
-def answer(settings: TableFunctionSettings, planned: CallPlan, query: Any) -> Iterator[tuple[Any, ...]]:
-    """Body of `eval`: the rows of one call. A null query has no neighbours."""
-    if query is None:
+def answer(
+    settings: TableFunctionSettings, planned: CallPlan, query: Any, text: str | None = None
+) -> Iterator[tuple[Any, ...]]:
+    """Body of `eval`: the rows of one call, by what is not null of query and text."""
+    if query is None and text is None:
         return
     if process_cache().settings != settings.cache:
         use_settings(settings.cache)
-    if not isinstance(query, BYTES) and any(number is None for number in query):
+    if not isinstance(query, BYTES | None) and any(number is None for number in query):
         raise QueryError("vector_search: the query has a null element; leave such a row out, or fill it with a number")
     reader = _reader(
         planned.identifier, planned.metadata_location, planned.metadata_key, planned.snapshot, planned.index,
         planned.storage,
     )  # fmt: skip
     result = reader.search(
-        query if isinstance(query, BYTES) else np.asarray(query, np.float64),  # Spark reads literals as decimals
+        query if isinstance(query, BYTES | None) else np.asarray(query, np.float64),  # Spark reads literals as decimals
         planned.k,
+        text=text,
+        text_weight=None if query is None or text is None else planned.text_weight,
         columns=planned.columns,
         where=planned.where,
         search_list=planned.search_list,
     )
     for warning in result.warnings:
         _log_once(warning)
-    yield from _values(as_spark(result.rows.drop_columns(["query"])))
+    rows = as_spark(result.rows.drop_columns(["query"]))
+    yield from _values(_scored(rows, len(planned.columns)) if planned.by_words else rows)
+
+
+def _scored(rows: pa.Table, columns: int) -> pa.Table:
+    """rank, score and distance, null where an answer has none, and the last columns, of the table."""
+    own = rows.num_columns - columns
+    found = dict(zip(rows.column_names[:own], rows.columns[:own], strict=True))
+    nulls = pa.chunked_array([pa.nulls(rows.num_rows, pa.float64())])
+    arrays = [found["rank"], *(found.get(name, nulls) for name in ("score", "distance")), *rows.columns[own:]]
+    return pa.Table.from_arrays(arrays, names=[str(number) for number in range(len(arrays))])
 
 
 def _values(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
@@ -317,12 +355,12 @@ def _has_nested_keys(arrow_type: pa.DataType) -> bool:
 
 
 def _constant(name: str, argument: AnalyzeArgument) -> Any:
-    """The value of an argument that is the same for all rows. A TIMESTAMP is an instant, which PySpark passes as
-    a local time of this machine without a zone: the zone is added here.
+    """The value of an argument that is the same for all rows; None for a text that is not. A TIMESTAMP is an instant,
+    which PySpark passes as a local time of this machine without a zone: the zone is added here.
     """
-    if argument.isTable or not argument.isConstantExpression:
+    if argument.isTable or not (argument.isConstantExpression or name == "text"):
         raise QueryError(
-            f"vector_search: {name} is to be a constant: write it into the text; only the query may be a variable, or "
+            f"vector_search: {name} is to be a constant: write it into the text; query and text may be variables, or "
             "differ from row to row, as in FROM queries, LATERAL vector_search('ns.table', 'index', queries.vector)"
         )
     if isinstance(argument.dataType, TimestampType) and argument.value is not None:

@@ -24,7 +24,7 @@ def test_the_examples_run(spark: "SparkSession", sql_catalog: Catalog, capsys: p
     sql_catalog.create_namespace("demo")
     table = sql_catalog.create_table("demo.packages", ROWS, properties={"format-version": "2"})
     table.append(make_rows(0, 200))
-    definition = replace(DEFINITION, name="embedding", shards=1)
+    definition = replace(DEFINITION, name="embedding", shards=1, text=("name",))
     create_index(table, definition)
     index_head(table, definition)
     query_vectors = spark.createDataFrame(pa.table({"number": range(4), "vector": queries(4).tolist()}))
