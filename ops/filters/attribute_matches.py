@@ -135,6 +135,11 @@ def find_matches_by_attributes(
         others = replace(others, in_tail=tail is not None and missing.keys() <= {*tail.files})
         why = next(iter(missing.values()))
         how += f"; {plural(others.files_read, 'data file')} read, of {len(missing):,} without {why}"
+    return matching_rows(condition, rest, others, how)
+
+
+def matching_rows(condition: Condition, rest: Matches | None, others: Matches, how: str) -> AttributeMatches:
+    """The matches of a condition that attributes decide, and the parts that they do not, as of `AttributeMatches`."""
     count = others.files_read + (rest.files_read if rest else 0)
     rows = _MatchingRows(condition, rest, others)
     return AttributeMatches(rows, count, how, condition=condition, rest=rest, others=others)

@@ -152,14 +152,15 @@ def _merged_batches(
         encoded.append(batch.dictionary_encode())
         pending_bytes += encoded[-1].dictionary.nbytes
         if pending_bytes > max(_MERGED_BYTES, encoded[0].dictionary.nbytes):
-            encoded, pending_bytes = [_unified(encoded)], 0
+            encoded, pending_bytes = [unified(encoded)], 0
             if encoded[0].dictionary.nbytes > limit:
                 return None
-    every = _unified(encoded)
+    every = unified(encoded)
     return every.dictionary, every.indices.fill_null(-1).to_numpy()
 
 
-def _unified(parts: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray:
+def unified(parts: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray:
+    """The parts one after the other, with one dictionary: values in the order of their first appearance."""
     return pa.chunked_array(parts).unify_dictionaries().combine_chunks()
 
 

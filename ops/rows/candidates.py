@@ -133,6 +133,11 @@ class Hits:
         names = ("queries", "ranks", "files", "positions", "distances")
         return Hits(*(getattr(self, name)[rows] for name in names))
 
+    def distinct(self) -> "Hits":
+        """The rows of one query, each once: where it comes first."""
+        _, first = np.unique(addresses_of(self.files, self.positions), return_index=True)
+        return self.take(np.sort(first))
+
     @classmethod
     def ranked(cls, parts: Sequence["Hits"], limit: int | None) -> "Hits":
         """All rows by query and distance, ties by file and position; the first `limit` per query."""
@@ -196,13 +201,18 @@ class DistanceReader:
 
     def read(self, queries: I64, files: I64, positions: I64) -> F64:
         """f64[n]: distances of queries[i], an index in `self.queries`, from row (files[i], positions[i])."""
+        vectors, indices = self.vectors(files, positions)
+        return table_distances(self.queries, vectors, queries, indices, self.metric) if len(indices) else np.empty(0)
+
+    def vectors(self, files: I64, positions: I64) -> tuple[npt.NDArray[Any], I64]:
+        """(vectors of the distinct rows as the table has them, in the order of their addresses; the index of each row
+        among these).
+        """
         rows, indices = _by_file(files, positions)
         tables = self.reader.take_all(rows, [self.field_id], self.meter)
-        if not tables:
-            return np.empty(0)
         dims, element_type = self.queries.shape[1], self.reader.element_type(self.field_id)
-        vectors = np.concatenate([exact_vectors(table.column(0), dims, element_type) for table in tables])
-        return table_distances(self.queries, vectors, queries, indices, self.metric)
+        vectors = [exact_vectors(table.column(0), dims, element_type) for table in tables]
+        return np.concatenate(vectors) if vectors else np.empty((0, dims)), indices
 
 
 def rerank(

@@ -111,6 +111,8 @@ class FollowingReader(Generic[R]):
         certified: bool = False,
         columns: Sequence[str] | None = None,
         where: Conditions = None,
+        per_group: Mapping[str, int] | None = None,
+        diversity: float = 0.0,
     ) -> SearchResult:
         """`IndexReader.search` on the reader that answers now.
 
@@ -119,6 +121,8 @@ class FollowingReader(Generic[R]):
         queries, k, text, text_weight, text_columns, columns, where : optional
             As for `IndexReader.search`.
         search_list, shards, oversample, target_recall, rerank, certified : optional
+            As for `IndexReader.search`.
+        per_group, diversity : optional
             As for `IndexReader.search`.
 
         Returns
@@ -150,6 +154,8 @@ class FollowingReader(Generic[R]):
             "certified": certified,
             "columns": columns,
             "where": where,
+            "per_group": per_group,
+            "diversity": diversity,
         }
         return self._answer("search", queries, options)
 
@@ -249,7 +255,7 @@ class FollowingReader(Generic[R]):
 
 
 class RecentSearches(Generic[R]):
-    """Searches of one query each, a last one by the columns that it returns and its condition. Thread-safe.
+    """Searches of one query each, the last one of its columns, group and condition. Thread-safe.
 
     They are repeated on the next reader: what a reader works out once, as the rows that satisfy a condition, it works
     out in the first search that needs it.
@@ -264,7 +270,7 @@ class RecentSearches(Generic[R]):
         where = options["where"]
         if not (where is None or isinstance(where, str | BooleanExpression)):
             return
-        words = options.get("text") is None, options.get("text_columns")
+        words = options.get("text") is None, options.get("text_columns"), options.get("per_group")
         key = method, repr((options["columns"], *words, query is None)), condition_key(where)
         with self._lock:
             if key in self._searches:

@@ -143,7 +143,7 @@ class ConditionMatcher:
         self._files = files
         self.cache = MatchCache()
         opened, source = choice.opened, (target.live, target.schema, target.storage)
-        self._answering = None if opened is None or is_complete else frozenset(same_files(opened, target.live).values())
+        self.answering = None if opened is None or is_complete else frozenset(same_files(opened, target.live).values())
         """Files with rows that may be in an answer; None where all have some"""
         self.values = VersionValues(opened, *source) if opened and opened.attributes else None
         self.attributes = Attributes(self.values, *source) if self.values else None
@@ -169,7 +169,7 @@ class ConditionMatcher:
             find = partial(
                 find_matches_by_attributes, *of_snapshot, self.attributes, self._files.matches, self._tail_values
             )
-        matches = self.cache.get(condition, partial(find, files=self._answering))
+        matches = self.cache.get(condition, partial(find, files=self.answering))
         clock.lap("filter")
         return matches
 
@@ -250,13 +250,23 @@ class SearchPipeline:
         where: Condition | list[Condition | None] | None,
         costs: SearchCosts,
     ) -> Answer:
+        """The answer of `find`, with its profile. Raises IndexUnavailableError."""
+        return self.answer(self.find(queries, request, where, costs), costs)
+
+    def find(
+        self,
+        queries: F64,
+        request: RowsRequest,
+        where: Condition | list[Condition | None] | None,
+        costs: SearchCosts,
+    ) -> SourceAnswer:
         """The k nearest rows of each query (that match). `where`: a condition of all queries, or a list of one per
         query: conjunctions of look-ups are answered all at once, the others by distinct condition.
 
         Raises IndexUnavailableError.
         """
         if not isinstance(where, list):
-            return self._answer(self._under_one(queries, request, where, costs), costs)
+            return self._under_one(queries, request, where, costs)
         parts: list[tuple[I64, SourceAnswer]] = []
         others = list(range(len(queries)))
         if self.conjunctions is not None and not request.to_certify:
@@ -275,13 +285,27 @@ class SearchPipeline:
             if answer.matching_rows is not None:
                 answer.matching_rows *= len(numbers)
             parts.append((numbers, answer))
-        return self._answer(joined(parts, len(queries)), costs)
+        return joined(parts, len(queries))
 
     def _under_one(
         self, queries: F64, request: RowsRequest, where: Condition | None, costs: SearchCosts
     ) -> SourceAnswer:
         """The k nearest rows of each query (that match)."""
-        k, matches = request.k, self.conditions.matches(where, costs.clock)
+        matches = self.conditions.matches(where, costs.clock)
+        return self.among(queries, request, matches, costs, [where] * len(queries))
+
+    def among(
+        self,
+        queries: F64,
+        request: RowsRequest,
+        matches: Matches | None,
+        costs: SearchCosts,
+        conditions: Sequence[Condition | None] = (),
+    ) -> SourceAnswer:
+        """The k nearest rows of each query (among `matches`). `conditions`: those of the queries, where recall may be
+        measured.
+        """
+        k = request.k
         parameters, warnings = self.parameters.choose(k, request.options, filtered=matches is not None)
         answers, bytes_read = [], {"index": 0, "scan": 0}
         for stage in bytes_read:
@@ -289,8 +313,8 @@ class SearchPipeline:
                 answers.append(answer := source.nearest(queries, k, matches, parameters))
                 bytes_read[stage] = answer.bytes_read
             costs.clock.lap(stage)
-        if self.sampler is not None and self.sampler.share:
-            self._sample_recall(queries, k, answers[0].hits, [where] * len(queries))
+        if conditions and self.sampler is not None and self.sampler.share:
+            self._sample_recall(queries, k, answers[0].hits, conditions)
         costs.add_bytes(**bytes_read)
         answer = self._settled(answers, queries, k, costs)
         if matches is not None and answer.matching_rows is None:
@@ -348,7 +372,7 @@ class SearchPipeline:
             answer.matching_rows = matches.count
             answer.warnings = (*matches.warnings, *answer.warnings)
         answer.tail = "" if self.delta is None else self.delta.state.why
-        whole = self._answer(answer, costs)
+        whole = self.answer(answer, costs)
         return replace(whole, profile=replace(whole.profile, shards=self._ranges.shards, live_recall=None))
 
     def _settled(self, answers: Sequence[SourceAnswer], queries: F64, k: int, costs: SearchCosts) -> SourceAnswer:
@@ -371,7 +395,7 @@ class SearchPipeline:
         answer.where = f"{answer.where or self._choice.tier_why}; of the proof: {proof.where}"
         answer.warnings = proof.warnings
 
-    def _answer(self, answer: SourceAnswer, costs: SearchCosts) -> Answer:
+    def answer(self, answer: SourceAnswer, costs: SearchCosts) -> Answer:
         """The answer of all sources with the profile of the search."""
         choice, work = self._choice, answer.work
         profile = Profile(

@@ -44,6 +44,7 @@ from icepuffin.ops.search.measured.recall_trial import RecallTrial
 from icepuffin.ops.search.near_pairs import NearPairs, PairSearch
 from icepuffin.ops.search.pipeline import Answer, RowsRequest, SearchPipeline
 from icepuffin.ops.search.result import Coverage, OpeningCost, SearchCosts, SearchResult, StalePolicy
+from icepuffin.ops.search.shaped.shaped_search import Shape, ShapedSearch
 from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice
 from icepuffin.ops.search.text_search import TextSearch, texts_of
 from icepuffin.ops.search.tuning import SearchOptions
@@ -119,6 +120,7 @@ class IndexReader(Presentation):
             having=lambda condition: self._words.having(condition),  # noqa: PLW0108  made where it is needed
             sampler=sampler,
         )
+        self._shaped = ShapedSearch(target, self._pipeline, self._rows, choice.here)
 
     def headline(self) -> str:
         index = f"index {self.definition.name!r}" if self.definition and self._choice.loaded else "no index"
@@ -231,6 +233,8 @@ class IndexReader(Presentation):
         certified: bool = False,
         columns: Sequence[str] | None = None,
         where: Conditions = None,
+        per_group: Mapping[str, int] | None = None,
+        diversity: float = 0.0,
     ) -> SearchResult:
         """The k nearest rows of each query, as of the snapshot: by vectors, by words, or by both.
 
@@ -267,6 +271,16 @@ class IndexReader(Presentation):
         where : str or pyiceberg.expressions.BooleanExpression, or a sequence of these, optional
             Iceberg row filter, such as `"section = 'database'"`: only rows for which it is true are found. A sequence
             has one filter per query, None for a query without one: the same rows as by one call per query, and faster.
+        per_group : mapping of str to int, optional
+            One column and a limit, such as `{"seller": 2}`: the k nearest of the rows that stay where, of all rows with
+            the same value of the column, only so many nearest ones count. Nulls have one value. The column is one of
+            the index's `filters`; of a reader by `open_exact` any column of plain values. Not with `certified`.
+        diversity : float
+            0 for the nearest rows. Over that, and at most 1: choose k of the max(5 k, 50) nearest (of those that
+            `per_group` leaves) by maximal marginal relevance (Carbonell and Goldstein, 1998). The first is the nearest;
+            each further one has the least (1 - diversity) x distance from the query - diversity x distance from the
+            nearest row chosen before it. Both distances are the metric's. Ranks are in the order of choice, and the
+            distances of the answer are those from the query. Not with `certified`.
 
         Returns
         -------
@@ -312,6 +326,11 @@ class IndexReader(Presentation):
         texts = texts_of(text, text_weight, text_columns, count)
         if texts is not None and certified:
             raise QueryError("certified proves the nearest vectors, not what words find: leave one out")
+        shape = Shape.from_arguments(per_group, diversity, self._target, certified=certified)
+        if texts is not None and (per_group or diversity):
+            raise QueryError(
+                "per_group and diversity are of the nearest vectors, not of what words find: leave text out"
+            )
         conditions = conditions_of(where, len(texts or ()) if count is None else count)
         asked = cast("Condition | None", where) if conditions is None else conditions or None
         returned = self._target.returned(columns)
@@ -322,11 +341,11 @@ class IndexReader(Presentation):
             if texts is not None:
                 answer, scored = self._words.best(vectors, texts, request, asked, costs, text_weight, text_columns)
             elif vectors is not None:
-                answer = self._pipeline.nearest(vectors, request, asked, costs)
+                answer = self._shaped.nearest(vectors, request, asked, costs, shape)
         except IndexUnavailableError as error:
             search = partial(self._without_index(error).search, text=text, text_weight=text_weight)
             search = partial(search, text_columns=text_columns, certified=certified, columns=columns, where=asked)
-            return search(vectors, k, **asdict(options))
+            return search(vectors, k, **asdict(options), per_group=per_group, diversity=diversity)
         return self._result(answer, returned, costs, scored)
 
     def within(

@@ -138,8 +138,8 @@ class Profile:
     """`beam`, `cells` (of shards that the process does not have; `cells, beam` where it has others), `scan` (no index),
     `filtered beam` or `exact over matches` (condition), `threshold` (range search),
     `pruned scan` (an index without graphs); of a certified search with ` + certified`. Queries with conditions of
-    their own may take several: each then has the number of its queries, such as `exact over matches (9 queries), beam
-    (1 queries)`
+    their own, or a limit per group, may take several: each then has the number of its queries, such as `exact over
+    matches (9 queries), beam (1 queries)`
     """
     shards: int
     nodes_expanded: int

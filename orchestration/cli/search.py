@@ -51,6 +51,8 @@ class SearchArguments:
     rerank: bool | None
     target_recall: float | None
     certified: bool
+    per_group: str | None
+    diversity: float
     spark: bool
     explain: bool
     columns: str | None
@@ -70,6 +72,20 @@ class SearchArguments:
             raise click.UsageError("--vector-column goes with --exact, and without --index")
         if self.certified and (self.exact or self.within is not None):
             raise click.UsageError("--certified goes without --exact and --within, which miss no row anyway")
+        if self.within is not None and (self.per_group is not None or self.diversity):
+            raise click.UsageError(
+                "--per-group and --diversity choose -k rows, and --within takes every row: leave it out"
+            )
+
+    @property
+    def limits(self) -> dict[str, int] | None:
+        """Raises UsageError."""
+        if self.per_group is None:
+            return None
+        column, _, limit = self.per_group.rpartition("=")
+        if not column or not limit.isdecimal():
+            raise click.UsageError(f"--per-group is {self.per_group!r}: write a column and a limit, such as section=2")
+        return {column: int(limit)}
 
     @property
     def returned_columns(self) -> tuple[str, ...] | None:
@@ -138,6 +154,14 @@ class SearchArguments:
     help="Choose --search-list, --shards and --oversample by the recall measured with the index, such as 0.99.",
 )
 @click.option("--certified", is_flag=True, help="Prove the answer: compare every row that the index cannot rule out.")
+@click.option("--per-group", help="A column and a limit, such as section=2: of rows with the same value only so many.")
+@click.option(
+    "--diversity",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    show_default=True,
+    help="Choose rows unlike each other among the max(5 k, 50) nearest: 1 goes by that alone, 0 by distance alone.",
+)
 @click.option(
     "--spark",
     is_flag=True,
@@ -160,6 +184,7 @@ def command(context: TableContext, arguments: SearchArguments, /) -> None:
       icepuffin search demo.packages --query-file queries.npy --where "section = 'database'"
       icepuffin search demo.packages --like-id 48182 --within 0.2
       icepuffin search demo.packages --text "web server" --like-id 48182
+      icepuffin search demo.packages --like-id 48182 --per-group section=2 --diversity 0.3
       icepuffin search demo.packages --like-id 48182 --exact --vector-column embedding --metric cosine
     """
     arguments.check()
@@ -240,6 +265,8 @@ def _search(reader: "IndexReader", query: "npt.NDArray[Any] | None", arguments: 
         certified=arguments.certified,
         columns=columns,
         where=where,
+        per_group=arguments.limits,
+        diversity=arguments.diversity,
     )
 
 

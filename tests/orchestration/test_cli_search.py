@@ -56,6 +56,42 @@ def test_all_rows_within_a_distance(run: Run) -> None:
     assert "k" not in document
 
 
+def test_rows_are_limited_per_group_and_unlike_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lake = make_lake(tmp_path / "lake", snapshots=1)
+    lake.table.append(make_rows(0, 60))  # all that there is, once more
+
+    def ids(*options: str) -> list[int]:
+        search = ["search", "demo.packages", "--vector", VECTOR, "-k", "4", "--exact", "--json", *options]
+        main([*search, "--dir", str(lake.directory)])
+        return [row["id"] for row in json.loads(capsys.readouterr().out)["results"]]
+
+    first, again, second, _ = ids()
+    assert first == again
+    assert ids("--per-group", "id=1")[:2] == [first, second]
+    assert ids("--per-group", "id=2") == ids()
+    assert len(set(ids("--diversity", "0.9"))) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--per-group", "section"), "--per-group is 'section': write a column and a limit, such as section=2"),
+        (("--per-group", "=2"), "write a column and a limit"),
+        (("--per-group", "section=two"), "write a column and a limit"),
+        (("--per-group", "section=2", "--within", "0.5"), "--within takes every row: leave it out"),
+        (("--diversity", "0.5", "--within", "0.5"), "--within takes every row: leave it out"),
+        (("--diversity", "1.5"), "1.5 is not in the range 0<=x<=1"),
+        (("--per-group", "name=2"), "create the index with filters=['name'] and refresh it"),
+    ],
+)
+def test_a_shape_that_cannot_be_is_refused(
+    run: Run, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(SystemExit):
+        run("search", "demo.packages", "--vector", VECTOR, *options)
+    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
 def test_a_certified_search_has_the_rows_of_an_exact_one_and_a_proof(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
