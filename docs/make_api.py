@@ -44,7 +44,7 @@ ORDER = (
     "errors",
 )
 METHODS = {
-    "IndexReader": ("search", "within", "pairs", "follow", "stats"),
+    "IndexReader": ("search", "within", "pages", "pairs", "follow", "stats"),
     "FollowingReader": ("search", "within", "update", "close"),
     "SearchResult": ("explain", "to_pandas", "to_polars"),
     "SqlSession": ("on", "sql"),

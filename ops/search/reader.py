@@ -1,7 +1,8 @@
 """Searching one index of one table at one snapshot. See docs/concepts.md, "Search"."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -44,6 +45,7 @@ from icepuffin.ops.search.measured.recall_trial import RecallTrial
 from icepuffin.ops.search.near_pairs import NearPairs, PairSearch
 from icepuffin.ops.search.pipeline import Answer, RowsRequest, SearchPipeline
 from icepuffin.ops.search.result import Coverage, OpeningCost, SearchCosts, SearchResult, StalePolicy
+from icepuffin.ops.search.shaped.pages import pages_of
 from icepuffin.ops.search.shaped.shaped_search import Shape, ShapedSearch
 from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice
 from icepuffin.ops.search.text_search import TextSearch, texts_of
@@ -347,6 +349,66 @@ class IndexReader(Presentation):
             search = partial(search, text_columns=text_columns, certified=certified, columns=columns, where=asked)
             return search(vectors, k, **asdict(options), per_group=per_group, diversity=diversity)
         return self._result(answer, returned, costs, scored)
+
+    def pages(
+        self,
+        query: npt.ArrayLike,
+        size: int = 100,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | BooleanExpression | None = None,
+    ) -> Iterator[SearchResult]:
+        """All rows (that match) in the order of their distance from one query, page by page.
+
+        No row comes twice, and each comes in the end: later pages compare every row, as `within` does. In earlier ones
+        a graph may miss a row, which comes out of order then. Without graphs, the pages are one search for all rows.
+        Memory: 40 bytes per row given so far, and per row of the last search, which may find four times as many.
+
+        Parameters
+        ----------
+        query : array_like
+            One vector, as for `search`.
+        size : int
+            Rows per page; the last page may have fewer.
+        columns, where : optional
+            As for `search`, with one condition.
+
+        Returns
+        -------
+        iterator of SearchResult
+            Pages that are searched for when they are asked for. Ranks go on from page to page.
+
+        Raises
+        ------
+        QueryError, UnknownColumnError, RestrictedTableError, FilterError, DataFileError, IndexUnavailableError
+            As for `search`.
+
+        Examples
+        --------
+        >>> pages = reader.pages(query, size=4, columns=["name"])
+        >>> [row["rank"] for row in next(pages)], [row["rank"] for row in next(pages)]
+        ([1, 2, 3, 4], [5, 6, 7, 8])
+        """
+        require_at_least_one(size=0 if size is None else size)
+        vectors = prepare_queries(query, self._metric, self._dims, self._vectors.element_type)
+        if len(vectors) != 1 or conditions_of(where, 1) is not None:
+            raise QueryError("pages are of one query and one condition: call pages for each")
+        returned = self._target.returned(columns)
+        every = RangeThresholds.from_distance(math.inf, 1, self._metric, inclusive=True)
+        reader = self
+
+        def find(k: int, is_exact: bool, costs: SearchCosts) -> Answer:
+            nonlocal reader
+            try:
+                if is_exact:
+                    return reader._pipeline.within(vectors, every, where, k, costs)
+                return reader._pipeline.nearest(vectors, RowsRequest(k, SearchOptions(), False), where, costs)
+            except IndexUnavailableError as error:
+                reader = reader._without_index(error)
+                return find(k, is_exact, costs)
+
+        pages = pages_of(find, size, self._max_k)
+        return (reader._result(answer, returned, costs) for answer, costs in pages)
 
     def within(
         self,

@@ -1,1 +1,1 @@
-"""Answers of other shapes than the k nearest rows: limited by group, or unlike each other."""
+"""Answers of other shapes than the k nearest rows: limited by group, unlike each other, page by page."""
