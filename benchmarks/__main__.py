@@ -22,6 +22,7 @@ LIST = """Benchmarks, each with its own --help:
   python -m benchmarks.tuning         a target recall for queries unlike the rows, without and with tuning
   python -m benchmarks.balls          ruling out files by balls, and searches without graphs
   python -m benchmarks.filters        searches under conditions that are new
+  python -m benchmarks.groups         searches with a limit per group, beside plain ones
   python -m benchmarks.tags           searches by two tags each, every condition new
   python -m benchmarks.distributed    searches by Spark tasks, beside Spark's empty job
   python -m benchmarks.cluster        searches on 1, 2 and 4 workers: where shards are kept, batches of queries
