@@ -1,28 +1,10 @@
-"""A LangChain retriever over a table: documents for a prompt, each with the snapshot that it was read from."""
-
-from typing import Any
+"""LangChain over a table: its rows as documents, for a prompt, under a condition, and as it was."""
 
 import numpy as np
 from lake import packages
-from langchain_core.callbacks import CallbackManagerForRetrieverRun
-from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
-from langchain_core.retrievers import BaseRetriever
 
-import icepuffin
-
-
-class TableRetriever(BaseRetriever):
-    """The nearest rows of an indexed table as documents. `embeddings` must be the model that the column was made by."""
-
-    reader: Any
-    embeddings: Embeddings
-    k: int = 4
-
-    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
-        result = self.reader.search(self.embeddings.embed_query(query), self.k, columns=["name", "description"])
-        source = {"snapshot": result.snapshot_id}
-        return [Document(row["description"], metadata={**row, **source}) for row in result]
+from icepuffin.langchain import IcepuffinVectorStore
 
 
 class WordsOfTheTable(Embeddings):
@@ -38,9 +20,13 @@ class WordsOfTheTable(Embeddings):
 
 
 def main() -> None:
-    retriever = TableRetriever(reader=icepuffin.open_index(packages()), embeddings=WordsOfTheTable())
-    for document in retriever.invoke("relational database"):
+    columns = {"text_column": "description", "metadata_column": None, "metadata_columns": ["name", "section"]}
+    store = IcepuffinVectorStore(packages(), WordsOfTheTable(), **columns)
+    for document in store.as_retriever().invoke("relational database"):
         print(f"{document.metadata['name']}: {document.page_content}")
+    found = store.similarity_search("relational database", k=2, filter="section = 'web'")
+    print("for the web:", ", ".join(document.metadata["name"] for document in found))
+    store.close()
 
 
 if __name__ == "__main__":

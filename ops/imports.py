@@ -6,6 +6,7 @@ _EXTRAS = {
     "dagster_webserver": "ui",
     "sqlglot": "sql",
     "Stemmer": "text",
+    "langchain_core": "langchain",
     "pyspark": "spark",
     "dagster_pyspark": "spark",
     "s3fs": "s3",

@@ -7,6 +7,7 @@ EXTRAS = {
     "ui": "dagster_graphql dagster_webserver dagster_postgres",
     "spark": "pyspark py4j dagster_pyspark pandas",
     "sql": "sqlglot",
+    "langchain": "langchain_core",
     "s3": "s3fs aiobotocore botocore",
     "gcs": "obstore",
 }
