@@ -7,6 +7,7 @@ _EXTRAS = {
     "sqlglot": "sql",
     "Stemmer": "text",
     "langchain_core": "langchain",
+    "mcp": "mcp",
     "pyspark": "spark",
     "dagster_pyspark": "spark",
     "s3fs": "s3",

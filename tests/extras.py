@@ -8,6 +8,7 @@ EXTRAS = {
     "spark": "pyspark py4j dagster_pyspark pandas",
     "sql": "sqlglot",
     "langchain": "langchain_core",
+    "mcp": "mcp",
     "s3": "s3fs aiobotocore botocore",
     "gcs": "obstore",
 }

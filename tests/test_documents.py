@@ -358,6 +358,8 @@ CONSTANTS: tuple[tuple[str, str, str, str, float], ...] = (
         "WRITING_SECONDS",
         1,
     ),
+    ("frameworks.md", "An answer has at most {} rows", "orchestration.cli.mcp", "_MAX_ANSWER", 1),
+    ("frameworks.md", "a text in a call at most {} letters", "orchestration.cli.mcp", "_MAX_LETTERS", 1),
 )
 """(page, words with a gap for a number, module, its constant, the unit that the number is in)"""
 

@@ -45,7 +45,7 @@ def test_the_lowest_environment_has_the_lower_end_of_each_range() -> None:
     lowest = {one.name: bound(one, "==") for one in requirements("lowest")}
     ranges = [
         one
-        for name in ("runtime", "dagster", "spark", "s3", "gcs", "adls", "sql", "text", "langchain")
+        for name in ("runtime", "dagster", "spark", "s3", "gcs", "adls", "sql", "text", "langchain", "mcp")
         for one in requirements(name)
     ]
     promised = {one.name: bound(one, ">=") for one in ranges if one.name not in PINNED_BY_DAGSTER}

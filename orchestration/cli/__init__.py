@@ -22,6 +22,7 @@ _COMMANDS = {
     "report": ("report", "Write a page on a table: versions, recall, shards, sizes, what is behind."),
     "snapshots": ("snapshots", "List snapshots by time and operation, and what is derived from each."),
     "metrics": ("metrics", "Print lag, recall, bytes and seconds as Prometheus reads them, or serve them."),
+    "mcp": ("mcp", "Serve tables, searches and snapshots to a language model, read only (MCP)."),
     "gc": ("gc", "Expire old versions, delete index files that nothing needs."),
     "ui": ("ui", "Say how to start the Dagster UI on this instance, or start it."),
 }

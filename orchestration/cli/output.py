@@ -83,7 +83,7 @@ def cell(value: object, width: int) -> "Text":
 
 def print_json(document: object) -> None:
     """One JSON document on stdout. A value that JSON lacks becomes text, NaN and infinity among them."""
-    click.echo(json.dumps(_json_value(document), indent=2, allow_nan=False))
+    click.echo(json.dumps(json_value(document), indent=2, allow_nan=False))
 
 
 def report_document(report: Any) -> dict[str, object]:
@@ -100,16 +100,17 @@ def _with_text_ids(value: Any, name: str) -> Any:
     return str(value) if name.endswith("snapshot_id") and value is not None else value
 
 
-def _json_value(value: Any) -> object:
+def json_value(value: Any) -> object:
+    """A value of JSON: one that it lacks becomes text."""
     if isinstance(value, Mapping):
-        return {key: _json_value(item) for key, item in value.items()}
+        return {key: json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_json_value(item) for item in value]
+        return [json_value(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if value is None or isinstance(value, str | int | float):
         return value
-    return _json_value(value.tolist()) if hasattr(value, "tolist") else _text(value)
+    return json_value(value.tolist()) if hasattr(value, "tolist") else _text(value)
 
 
 def _text(value: Any) -> str:
