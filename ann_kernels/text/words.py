@@ -38,14 +38,16 @@ def _character(data: Any, at: Any, end: Any) -> Any:
     if first < 0x80:
         return first, np.int64(1)
     size = np.int64(1 + (first >= 0xC0) + (first >= 0xE0) + (first >= 0xF0))
-    if size == 1 or at + size > end:
+    if size == 1 or first >= 0xF8 or at + size > end:
         return np.int64(0), np.int64(1)
     point = first & (0x7F >> size)
     for i in range(1, size):
         if (data[at + i] & 0xC0) != 0x80:
             return np.int64(0), np.int64(1)
         point = (point << 6) | np.int64(data[at + i] & 0x3F)
-    return (point if point < CODE_POINTS else np.int64(0)), size
+    if point >= CODE_POINTS or (size > 2 and point < 1 << (5 * size - 4)) or point < 0x80:  # longer than need be
+        return np.int64(0), np.int64(1)
+    return point, size
 
 
 @inline_kernel

@@ -74,7 +74,21 @@ def test_many_forms_keep_their_numbers_while_the_tables_grow() -> None:
 def test_bytes_that_are_no_text_part_words_and_lose_nothing_else(text: bytes) -> None:
     (words,) = words_of(WordForms(), [b"before " + text + b" after"])
     assert (words[0], words[-1]) == (b"before", b"after")
-    assert all(word in text for word in words[1:-1])
+    assert all(word in text and word.decode() for word in words[1:-1])
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xc1\x81", b"\xe0\x81\x81", b"\xf0\x86\x84\x81", b"\xf8\x88\x80\x80", b"\xf9\x80\x81\x81"]
+)
+def test_bytes_that_only_look_like_letters_are_no_words(data: bytes) -> None:
+    """Longer than a character needs, or beginning as none does."""
+    assert words_of(WordForms(), [b"a" + data + b"b", data]) == [[b"a", b"b"], []]
+
+
+def test_the_first_and_last_characters_of_each_length_are_read() -> None:
+    points = [0x7F, 0x80, 0x7FF, 0x800, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x10FFFF, 0xE9, 0x905, 0x10280]
+    for text in (f"a{chr(point)}b" for point in points):
+        assert words_of(WordForms(), [text.encode()]) == [[word.encode() for word in naive_words(text)]]
 
 
 def test_a_long_run_counts_by_its_first_whole_characters() -> None:
