@@ -60,8 +60,8 @@ class Analyzer:
         return list(self._numbers)
 
     def query_terms(self, text: str) -> Sequence[bytes]:
-        """The terms of a query in order, each as often as it is there."""
-        numbers, _ = self.terms_of(pa.array([text], pa.string()))
+        """The terms of a query in order, each as often as it is there. Half a surrogate pair is no part of a word."""
+        numbers, _ = self.terms_of(pa.array([text.encode(errors="replace")], pa.string()))
         terms = self.terms
         return [terms[number] for number in numbers.tolist() if number >= 0]
 

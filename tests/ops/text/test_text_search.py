@@ -235,6 +235,11 @@ def test_a_text_without_a_word_finds_nothing_and_says_so(copy: TextTable) -> Non
     assert len(reader.search(text="unheard")) == 0
 
 
+def test_half_a_surrogate_pair_in_a_query_is_no_part_of_a_word(copy: TextTable) -> None:
+    reader = open_index(copy.table.refresh(), indexed(copy), storage=STORAGE)
+    assert reader.search(text="red\ud800shoes").rows == reader.search(text="red shoes").rows
+
+
 def test_rows_of_equal_texts_come_in_the_same_order_after_a_compaction(copy: TextTable) -> None:
     """But for rows whose words are equal, which tie."""
     columns = ["id", "body", "tags"]
@@ -256,6 +261,7 @@ def test_bad_input_says_what_to_do(copy: TextTable) -> None:
         ({"text": []}, "words to search for"),
         ({"queries": vector, "text": ["a", "b"]}, "give one text per vector"),
         ({"queries": vector, "text": "a", "text_weight": 1.5}, "from 0 to 1"),
+        ({"queries": vector, "text": "a", "text_weight": "0.5"}, "from 0 to 1"),
         ({"text": "a", "text_weight": 0.5}, "give a vector, too"),
         ({"queries": vector, "text_weight": 0.5}, "are for a text: give one"),
         ({"queries": vector, "text_columns": ["body"]}, "are for a text: give one"),
