@@ -264,7 +264,9 @@ class ColumnScores:
         ]
 
     def _read(self, terms: Sequence[bytes]) -> dict[bytes, _TermRows]:
-        """The visible rows that have each term: all lists are read in one round of requests."""
+        """The visible rows that have each term: all lists are read in one round of requests; in a second one, where
+        data files have to be read in place of some.
+        """
         asked = [
             (term, index, part) for term in terms for index, words in enumerate(self._words)
             for part in words.parts_of(term)
@@ -272,15 +274,20 @@ class ColumnScores:
         pages = read_parts([part for _, _, (_, _, part) in asked], self._storage)
         self.bytes_read += sum(length for _, _, (_, _, (_, _, length)) in asked)
         rows: dict[bytes, list[tuple[I64, U32]]] = {term: [] for term in terms}
+        failed: dict[int, Exception] = {}
         for (term, index, (number, own_term, _)), data in zip(asked, pages, strict=True):
             try:
                 if isinstance(data, StorageError):
                     raise data
                 positions, counts = self._words[index].rows_of(number, own_term, data)
             except (PuffinError, StorageError) as error:
-                self._words[index] = self._instead(index, error)
-                return self._read(terms)
+                failed.setdefault(index, error)
+                continue
             rows[term].append((positions + self._starts[index], counts))
+        for index, fault in failed.items():
+            self._words[index] = self._instead(index, fault)
+        if failed:
+            return self._read(terms)
         return {term: self._kept_rows(term, parts) for term, parts in rows.items()}
 
     def _kept_rows(self, term: bytes, parts: Sequence[tuple[I64, U32]]) -> _TermRows:

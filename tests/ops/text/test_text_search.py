@@ -28,6 +28,8 @@ from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.tasks import words_task
 from icepuffin.ops.tasks.task_runner import RunContext
+from icepuffin.ops.text import text_index
+from icepuffin.ops.text.file_words import read_parts
 from icepuffin.ops.text.word_condition import HasWord
 from tests.conftest import STORAGE, vectors_of
 from tests.ops.index.comparison import index_head
@@ -327,6 +329,32 @@ def test_damaged_words_are_passed_over_with_a_warning_and_found_by_a_check(copy:
         assert "words of" in fault
     Path(to_path(location.path)).write_bytes(whole)
     assert check_integrity(RunContext(table, STORAGE), version).faults == ()
+
+
+def test_damaged_lists_of_many_files_are_passed_over_together(
+    sql_catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = TextTable(sql_catalog, random.Random(3))
+    for _ in range(8):
+        copy.append(10)
+    index_head(copy.table, create_index(copy.table, DEFINITION))
+    reader = open_index(copy.table.refresh(), indexed(copy), storage=STORAGE)
+    assert len(reader.search(text="unheard")) == 0, "heads are read, and no lists"
+    version = index_versions(copy.table.refresh(), "e")[-1]
+    path = Path(to_path(version.puffin_path))
+    broken = bytearray(path.read_bytes())
+    for entry in read_included_blob(open_version(version, STORAGE), 2, STORAGE, of_words=True).entries:
+        end = entry.offset + entry.length - entry.index_length
+        (*_, lists) = np.frombuffer(broken, "<u4", 5, end)
+        broken[end - lists : end] = bytes(lists)
+    path.write_bytes(bytes(broken))
+    rounds = []
+    monkeypatch.setattr(text_index, "read_parts", lambda *asked: rounds.append(1) or read_parts(*asked))
+    found = reader.search(text="red", k=100, columns=["id"])
+    assert len(found.warnings) == 8
+    assert len(rounds) == 3, "two of the damaged column, one of the other"
+    truth = copy.scores("red", DEFINITION.text)
+    assert found.rows["score"].to_pylist() == pytest.approx(sorted(filter(None, truth.values()), reverse=True))
 
 
 def test_words_in_packs_are_shared(copy: TextTable, monkeypatch: pytest.MonkeyPatch) -> None:
