@@ -7,10 +7,7 @@ import icepuffin
 
 def main() -> None:
     table = packages()
-    hybrid = icepuffin.IndexDefinition(name="hybrid", column="embedding", text=("name", "description"))
-    icepuffin.create_index(table, hybrid, replace=True)
-    icepuffin.refresh(table, "hybrid")
-    reader = icepuffin.open_index(table.refresh(), "hybrid")
+    reader = icepuffin.open_index(table)  # whose definition in lake.py has text=("name", "description")
     query = table.scan("name = 'postgresql'").to_arrow()["embedding"][0].as_py()
 
     for row in reader.search(text="database servers", k=3, columns=["name"]):

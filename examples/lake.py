@@ -15,7 +15,7 @@ import icepuffin
 
 HERE = Path(__file__).resolve().parent
 TABLE = "demo.packages"
-INDEX = icepuffin.IndexDefinition(name="embedding", column="embedding", metric="cosine")
+INDEX = icepuffin.IndexDefinition(name="embedding", column="embedding", metric="cosine", text=("name", "description"))
 
 
 def rows() -> pa.Table:

@@ -124,6 +124,9 @@ class TextSearch:
         conditions = where if isinstance(where, list) else [where] * len(texts)
         found: list[TextAnswer] = []
         warnings: dict[str, None] = {}
+        if gone := len(self._definition.text) - len(self._columns):
+            of_index = ", ".join(self._definition.text)
+            warnings[f"the snapshot lacks {gone} of the columns with words, which are {of_index}"] = None
         for text, condition in zip(texts, conditions, strict=True):
             matches = self._pipeline.conditions.matches(condition, costs.clock)
             found.append(index.best(text, depth, matches, field_ids))

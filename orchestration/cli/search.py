@@ -62,6 +62,8 @@ class SearchArguments:
         vectors = 3 - [self.like_id, self.vector, self.query_file].count(None)
         if vectors > 1 or (vectors == 0 and self.text is None):
             raise click.UsageError("give one of --like-id, --vector and --query-file; or --text, alone or with one")
+        if self.text_weight is not None and (self.text is None or vectors == 0):
+            raise click.UsageError("--text-weight goes with --text and a vector")
         if self.text is not None and (self.exact or self.within is not None):
             raise click.UsageError("--text goes without --exact and --within: words are searched for in an index")
         if self.vector_column is None and self.metric is not None:

@@ -478,3 +478,14 @@ def test_a_condition_on_words_warns_and_refuses_as_a_search_does(copy: TextTable
             reader.search(vector, 3, where=where)
     with pytest.raises(QueryError, match="text_columns names 'id'; the index has words of: body, tags"):
         reader.search(vector, 3, where=HasWord(columns=("id",), text="red"))
+
+
+def test_a_column_that_was_dropped_since_is_named(copy: TextTable) -> None:
+    definition = indexed(copy)
+    with copy.table.update_schema() as update:
+        update.delete_column("body")
+    found = open_index(copy.table.refresh(), definition, storage=STORAGE).search(text="red", k=100, columns=["id"])
+    assert found.warnings == ("the snapshot lacks 1 of the columns with words, which are body, tags",)
+    truth = copy.scores("red", ["tags"])
+    assert found.rows["score"].to_pylist() == pytest.approx([truth[row] for row in found.rows["id"].to_pylist()])
+    assert len(found) == sum(score > 0 for score in truth.values())
