@@ -294,6 +294,20 @@ def test_a_damaged_shard_is_noticed_when_it_is_needed_and_another_version_serves
         with_cache_off.undo()
 
 
+@pytest.mark.parametrize("inclusive", [False, True])
+def test_rows_at_the_very_distance_are_taken_as_requested_where_a_shard_is_damaged(
+    table: Table, monkeypatch: pytest.MonkeyPatch, inclusive: bool
+) -> None:
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE", "off")
+    index_head(table, SHARDED)
+    reader, exact = opened(table), open_exact(table, "embedding", SHARDED.metric, storage=STORAGE)
+    third = exact.search(queries(1), 3, columns=[]).rows["distance"][2].as_py()
+    damage(reader)
+    result = reader.within(queries(1), third, inclusive=inclusive, columns=["id"])
+    assert result.coverage is Coverage.EXACT_SCAN
+    assert len(result) == (3 if inclusive else 2)
+
+
 def test_what_serves_in_place_of_a_damaged_shard_is_opened_once(
     table: Table, monkeypatch: pytest.MonkeyPatch, loads: list[int]
 ) -> None:
