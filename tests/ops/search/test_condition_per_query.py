@@ -283,6 +283,17 @@ def test_queries_whose_values_have_many_matches_together_go_through_the_graph(ta
     assert result.profile.strategy == ", ".join(counts)
 
 
+def test_a_query_of_which_one_value_has_many_matches_and_another_few_loses_none(table: Table) -> None:
+    """The rows of the first value are not listed: those of the other alone would pass for the answer."""
+    rows = rows_of(2_100, 3_600)
+    shelves = pa.array([100 if number % 50 else 101 for number in range(len(rows))], pa.int32())
+    table.append(rows.set_column(rows.schema.get_field_index("shelf"), "shelf", shelves))
+    index(table)
+    values = ["shelf in (100, 101)", "shelf in (101, 100)", "shelf = 100", "shelf in (101, 1)", "shelf = 101"]
+    _, each = same_as_one_by_one(opened(table), queries(5), values, k=1, search_list=1)
+    assert [one.profile.strategy for one in each] == ["filtered beam"] * 3 + ["exact over matches"] * 2
+
+
 def test_rows_under_several_values_are_the_nearest_of_brute_force(table: Table) -> None:
     index(table)
     delete_every_seventh(table)
