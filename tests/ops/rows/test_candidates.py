@@ -5,10 +5,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.distances.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.rows.addresses import addresses_of
 from icepuffin.ops.rows.candidates import (
     Candidates,
@@ -16,11 +18,15 @@ from icepuffin.ops.rows.candidates import (
     _by_file,
     answer_names,
     cut_in_doubt,
+    fetch,
     merge,
     merge_sorted,
     nearest_rows,
     table_distances,
 )
+from icepuffin.ops.rows.row_reader import RowReader
+from icepuffin.ops.table.live_files import live_files
+from tests.conftest import STORAGE
 
 Row = tuple[float, int, int]
 """(distance, file, position)"""
@@ -165,3 +171,13 @@ def test_a_column_with_a_name_of_the_answers_own_is_renamed() -> None:
         "table_distance",
         "table_query",
     ]
+
+
+@pytest.mark.parametrize("ranks", [[1, 2, 3], [1, 3], [2]])
+def test_an_answer_to_one_query_has_the_ranks_of_its_hits(table: Table, ranks: list[int]) -> None:
+    """Also where a rank between them is left out, as of a row that a later step dropped."""
+    rows = RowReader(live_files(table, SnapshotId(table.metadata.current_snapshot_id or 0)), table.schema(), STORAGE)
+    places = np.arange(len(ranks))
+    hits = Hits(np.zeros_like(places), np.array(ranks), np.zeros_like(places), places, places.astype(np.float64))
+    for fields in ([], [table.schema().find_field("id").field_id]):
+        assert fetch(hits, rows, fields)["rank"].to_pylist() == ranks
