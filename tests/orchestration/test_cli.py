@@ -30,7 +30,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import FloatType, ListType
 
-from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy
 from icepuffin.ops.index.planning.index_report import GcReport
@@ -747,6 +747,24 @@ def test_a_refresh_and_its_plan_go_by_the_settings_and_the_options(run: Run, mon
     assert "theta_sketches" in json.loads(run("plan", "demo.packages", "--json"))
     assert "theta_sketches" not in json.loads(run("plan", "demo.packages", "embedding", "--json"))
     assert estimated == [only]
+
+
+def test_a_refresh_and_its_plan_are_of_the_ref_that_the_settings_follow_or_of_the_snapshot_that_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = make_lake(tmp_path, snapshots=1)
+    lake.table.manage_snapshots().create_branch(lake.head(), "prod").commit()
+    lake.table.refresh().append(make_rows(1_000, 60), branch="prod")
+    lake.append()
+    lake.write_settings(watched_refs=["prod", "main"])
+    heads = {ref: str(snapshot.snapshot_id) for ref, snapshot in lake.table.refresh().metadata.refs.items()}
+    for command in ("plan", "refresh"):
+        for named, ref in (((), "prod"), (("--snapshot", "main"), "main"), (("--snapshot", "prod"), "prod")):
+            main([command, "demo.packages", "--dir", str(tmp_path), "--json", *named])
+            assert json.loads(capsys.readouterr().out)["snapshot_id"] == heads[ref]
+    version = tagged_version(lake.table.refresh(), "embedding")
+    assert version is not None
+    assert str(version.base_snapshot_id) == heads["prod"], "a refresh of another snapshot leaves the tag"
 
 
 @pytest.mark.parametrize(
