@@ -120,7 +120,7 @@ class TextIndex:
             terms = [pair for column in columns for pair in column.weighted(words)]
             read = sum(column.bytes_read for column in self._columns.values()) - before
             if (key := tuple(field_ids)) not in self._ties:
-                self._ties[key] = reduce(np.add, [each.ties for each in columns])
+                self._ties[key] = reduce(np.add, (each.ties for each in columns), np.zeros(self.rows, np.uint32))
             ties = self._ties[key]
         warnings = _warnings(columns, words)
         rows, scores = _best(terms, ties, k, None if matches is None else self._mask(matches))

@@ -489,3 +489,7 @@ def test_a_column_that_was_dropped_since_is_named(copy: TextTable) -> None:
     truth = copy.scores("red", ["tags"])
     assert found.rows["score"].to_pylist() == pytest.approx([truth[row] for row in found.rows["id"].to_pylist()])
     assert len(found) == sum(score > 0 for score in truth.values())
+    with copy.table.update_schema() as update:
+        update.delete_column("tags")
+    found = open_index(copy.table.refresh(), definition, storage=STORAGE).search(text="red")
+    assert (len(found), found.warnings[0][:37]) == (0, "the snapshot lacks 2 of the columns w")
