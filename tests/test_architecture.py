@@ -136,13 +136,13 @@ def test_all_folders_are_installed_as_one_package() -> None:
 
 def test_a_folder_can_be_held_in_mind() -> None:
     """At most twenty modules in a folder, twelve about conditions, and eight that lie loose in `ops/`, each with its
-    reason on the page on architecture. In all folders of searches thirty.
+    reason on the page on architecture. In all folders of searches thirty-two.
     """
     rooms = Counter(path.parent for path in modules() if path.name != "__init__.py")
     assert {name_of(room): count for room, count in rooms.items() if count > 20} == {}
     ops = REPOSITORY / "ops"
     assert rooms[ops / "filters"] <= 12
-    assert sum(count for room, count in rooms.items() if ops / "search" in (room, *room.parents)) <= 30
+    assert sum(count for room, count in rooms.items() if ops / "search" in (room, *room.parents)) <= 32
     page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
     reasons = re.findall(r"^- `(ops/\w+\.py)`: ", page, re.MULTILINE)
     assert sorted(reasons) == [name_of(path) for path in sorted(ops.glob("*.py")) if path.name != "__init__.py"]

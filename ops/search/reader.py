@@ -2,6 +2,7 @@
 
 import logging
 import math
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -16,7 +17,7 @@ from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.cache import process_cache
-from icepuffin.ops.filters.matches import find_matches
+from icepuffin.ops.filters.matches import Matches, find_matches
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import FileNumber
 from icepuffin.ops.presentation import Presentation
@@ -52,6 +53,7 @@ from icepuffin.ops.search.text_search import TextSearch, texts_of
 from icepuffin.ops.search.tuning import SearchOptions
 from icepuffin.ops.table.live_files import rows_by_position
 from icepuffin.ops.table.snapshots import table_name
+from icepuffin.ops.text.word_condition import HasWord
 
 _log = logging.getLogger(__name__)
 Reopen = Callable[["IndexReader", Withdraw], "IndexReader"]
@@ -119,7 +121,7 @@ class IndexReader(Presentation):
             self._rows,
             threads=threads,
             tasks=self._tasks,
-            having=lambda condition: self._words.having(condition),  # noqa: PLW0108  made where it is needed
+            having=_having(self),
             sampler=sampler,
         )
         self._shaped = ShapedSearch(target, self._pipeline, self._rows, choice.here)
@@ -711,3 +713,16 @@ class IndexReader(Presentation):
             warnings=(*self.warnings, *answer.warnings, *meter.included.faults),
             opening=None if self._target.hides_rows else self._opening,
         )
+
+
+def _having(reader: IndexReader) -> Callable[[HasWord], Matches]:
+    """What finds rows by a reader's words. It does not keep the reader, whose files are closed when nobody has it."""
+    owner = weakref.ref(reader)
+
+    def having(condition: HasWord) -> Matches:
+        searched = owner()
+        if searched is None:
+            raise ReferenceError("the reader is gone while it searches")
+        return searched._words.having(condition)  # noqa: SLF001  of this module
+
+    return having

@@ -304,14 +304,14 @@ def test_a_missing_index_whose_layout_was_given_up_is_listed_as_that() -> None:
 
 
 def test_values_that_json_lacks_are_texts_and_long_ones_are_cut() -> None:
-    assert output._json_value([math.inf, -math.inf, math.nan, 1.5, b"\x01", None]) == [
+    assert output.json_value([math.inf, -math.inf, math.nan, 1.5, b"\x01", None]) == [
         "Infinity", "-Infinity", "NaN", 1.5, "01", None,
     ]  # fmt: skip
     assert [output.cell(text, 3).plain for text in ("abc", "abcd", "a\x1bc")] == ["abc", "ab…", "a c"]
     assert output._with_text_ids({"base_snapshot_id": [1, 2], "rows": 3, "snapshot_id": None}, "") == {
         "base_snapshot_id": ["1", "2"], "rows": 3, "snapshot_id": None,
     }  # fmt: skip
-    assert output._json_value({"at": datetime(2026, 1, 2, 3, 4, 5), "of": (np.arange(2), np.float32(0.5))}) == {  # noqa: DTZ001
+    assert output.json_value({"at": datetime(2026, 1, 2, 3, 4, 5), "of": (np.arange(2), np.float32(0.5))}) == {  # noqa: DTZ001
         "at": "2026-01-02T03:04:05", "of": [[0, 1], 0.5],
     }  # fmt: skip
 

@@ -31,7 +31,7 @@ from icepuffin.ops.search.target import SearchTarget
 
 _FIRST, _FURTHER = 4, 2
 """Rows that the first search is for, per row that is wanted, and those of a search without full groups"""
-_GROWTH = 4
+_TIMES_WIDER = 4
 """Times as many rows that are searched for, where there were too few: they may have so many times as many groups"""
 _PASSED, _ROOM = 1_000, 4
 """Rows of full groups, near the query most likely, that a beam is widened by, with room per row that it is for"""
@@ -175,8 +175,8 @@ class ShapedSearch:
     ) -> Iterator[SourceAnswer]:
         """Answers to one query, each of which is added to its walk, until this has k rows, or all that there are."""
         matches = self._pipeline.conditions.matches(where, costs.clock)
-        if len(walk.found.files) == _FIRST * request.k and _GROWTH * len(walk.rows.files) >= request.k:
-            yield self._pipeline.among(query, self._for(request, _FIRST * _GROWTH * request.k), matches, costs)
+        if len(walk.found.files) == _FIRST * request.k and _TIMES_WIDER * len(walk.rows.files) >= request.k:
+            yield self._pipeline.among(query, self._for(request, _FIRST * _TIMES_WIDER * request.k), matches, costs)
         full, k = None, 0
         while walk.lacking:
             if full != walk.full:
@@ -186,7 +186,7 @@ class ShapedSearch:
             open_rows = len(walk.rows.files) - walk.limit * len(full)
             if max(open_rows, k) >= others.count:
                 return  # all were found, or all that the index finds
-            k = min(max(_GROWTH * k, _FURTHER * (open_rows + walk.lacking)), others.count)
+            k = min(max(_TIMES_WIDER * k, _FURTHER * (open_rows + walk.lacking)), others.count)
             options, passed = request.options, walk.column.size(full)
             parameters, _ = self._pipeline.parameters.choose(k, options, filtered=True)
             if parameters is not None and passed <= _PASSED:
