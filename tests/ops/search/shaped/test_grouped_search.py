@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.table import Table
 
+from icepuffin.ops.process.stage_clock import StageClock
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError, UnknownColumnError
 from icepuffin.ops.search.pipeline import SearchPipeline
 from icepuffin.ops.search.reader import IndexReader
@@ -118,6 +119,31 @@ def test_where_one_group_has_most_rows_few_more_searches_find_the_others(readers
     assert "groups of skewed that are full are left out" in result.explain()
     even = readers["graph"].search(queries(1), 4, per_group={"own": 1}, columns=["own"])
     assert even.profile.strategy == "beam", "no group has most rows"
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("column", ["even", "half_null", "price"])
+def test_the_rows_of_all_groups_but_some_are_those_that_match(
+    readers: dict[str, IndexReader], where: str | None, column: str
+) -> None:
+    """Those of files that the index lacks as well, whatever decides the condition there."""
+    reader = readers["graph"]
+    groups = reader._shaped._column(reader._target.schema.find_field(column).field_id)
+    for _ in range(3):  # the values of the tail are in memory from the second condition on
+        matches = reader._pipeline.conditions.matches(where or "id >= 0", StageClock())
+        assert matches is not None
+        pairs = {
+            (number, row): int(group)
+            for number, rows in matches.positions.items()
+            for row, group in zip(rows.tolist(), groups.of_rows(np.full(len(rows), number), rows), strict=True)
+        }
+        full = tuple(sorted(set(pairs.values()))[::2])
+        others = groups._without(full, matches)
+        found = {(number, row) for number, rows in others.positions.items() for row in rows.tolist()}
+        assert found == {pair for pair, group in pairs.items() if group not in full}
+        assert others.count == len(found)
+        if where is None:
+            assert groups._without(full, None).count == len(found)
 
 
 def test_groups_without_some_are_evaluated_once(
