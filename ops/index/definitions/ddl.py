@@ -147,7 +147,8 @@ def create_index(
 
     Examples
     --------
-    >>> icepuffin.create_index(table, name="embedding", column="embedding", metric="cosine").field_id
+    >>> words = ["name", "description"]
+    >>> icepuffin.create_index(table, name="embedding", column="embedding", metric="cosine", text=words).field_id
     5
     """
     require_table(table, "create_index")
