@@ -92,7 +92,7 @@ def answer_columns(parts: list[FusedRows], *, hybrid: bool) -> tuple[Hits, dict[
     ranks = np.concatenate([np.arange(1, count + 1) for count in counts])
     queries = np.repeat(np.arange(len(counts)), counts)
     hits = Hits(queries, ranks, joined["files"], joined["positions"], joined["distances"])
-    columns = {"score": pa.array(joined["scores"], pa.float64())}
+    columns = {"score": pa.array(joined["scores" if hybrid else "text_scores"], pa.float64())}
     if hybrid:
         for name, values, kind in (
             ("distance", "distances", pa.float64()), ("vector_rank", "vector_ranks", pa.int32()),

@@ -140,7 +140,6 @@ class TextSearch:
             parts.append(fuse(by_vector, by_words, request.k, 1.0 if nearest is None else text_weight))
         hits, values = answer_columns(parts, hybrid=nearest is not None)
         if nearest is None:
-            values["score"] = pa.array(np.concatenate([part.text_scores for part in parts]), pa.float64())
             profile = Profile(
                 why=self._choice.why, strategy="words", shards=0, nodes_expanded=0, distances=0,
                 tail_rows=index.scanned_rows, milliseconds=costs.milliseconds, queries=len(texts),
