@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from icepuffin.ann_kernels.text.bm25 import best_rows
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.rows.text_analysis import Analyzer
 from icepuffin.ops.tasks.words_task import RangeWords, ranges_of
@@ -111,7 +112,12 @@ def ours(texts: pa.Array) -> tuple[int, Search]:
     entry = WordsEntry(0, len(texts), "string", "{}", block_rows=ranges, length=len(body), checksum=zlib.crc32(index))
     place, every = WordsPlace(entry, body=body), np.ones(len(texts), np.bool_)
     column = ColumnScores([place], np.array([0, len(texts)]), every, [], lambda _: place, StorageConfig())
-    return len(body), lambda terms, k: column.best([term.encode() for term in terms], k)
+
+    def search(words: list[str], k: int) -> object:
+        terms = column.weighted({word.encode(): 1 for word in words})
+        return best_rows([(found.rows, found.impacts) for found, _ in terms], [it for _, it in terms], column.ties, k)
+
+    return len(body), search
 
 
 def tantivy(texts: pa.Array) -> tuple[int, Search]:

@@ -32,10 +32,11 @@ OFFSET = np.dtype(np.int32)
 Codes = npt.NDArray[np.unsignedinteger]
 
 
-def reading_of(schema: Schema, file: LiveFile, field_id: int, *, by_name: bool) -> str:
+def reading_of(schema: Schema, file: LiveFile, field_id: int, *, by_name: bool, analyzer: str = "") -> str:
     """How a snapshot's schema reads a column of a data file: equal texts mean equal values.
 
-    `by_name`: the file has no field ids, and its columns are found by their names.
+    `by_name`: the file has no field ids, and its columns are found by their names. `analyzer`: identity of the one that
+    makes words of the values, where it is these that are read.
     """
     field = schema.find_field(field_id)
     reading = {"type": str(field.field_type), "default": repr(field.initial_default)}
@@ -45,16 +46,13 @@ def reading_of(schema: Schema, file: LiveFile, field_id: int, *, by_name: bool) 
     if by_name:
         names = mapped_names(file.name_mapping, field_id)
         reading["names"] = json.dumps([field.name] if names is None else ["", *sorted(names)])
+    if analyzer:
+        reading["analyzer"] = analyzer
     return json.dumps(reading, sort_keys=True)
 
 
-def with_analyzer(reading: str, identity: str) -> str:
-    """How the words of a column are read: of `reading_of`, by an analyzer."""
-    return json.dumps({**json.loads(reading), "analyzer": identity}, sort_keys=True)
-
-
 def analyzer_of(reading: str) -> str:
-    """The identity of the analyzer in what `with_analyzer` gives; empty for anything else."""
+    """The identity of the analyzer in what `reading_of` gives; empty for anything else."""
     try:
         return str(json.loads(reading).get("analyzer", ""))
     except (ValueError, TypeError, AttributeError):

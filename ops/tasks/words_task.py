@@ -13,7 +13,7 @@ from icepuffin.ann_kernels.arrays import I32, I64, U8, U32
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.text.term_lists import invert, pack, unpack
 from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, StorageConfig
-from icepuffin.ops.rows.attributes import analyzer_of, reading_of, with_analyzer
+from icepuffin.ops.rows.attributes import analyzer_of, reading_of
 from icepuffin.ops.rows.datafile import DataFile
 from icepuffin.ops.rows.text_analysis import Analyzer
 from icepuffin.ops.storage import open_storage
@@ -76,7 +76,8 @@ def write_words(
 ) -> WordsEntry:
     """Write the words of one column of one file. Raises DataFileError, StorageError."""
     opened = DataFile(open_storage(file.path, storage), file, schema, [field_id])
-    reading = reading_of(schema, file, field_id, by_name=not opened.has_field_ids)
+    by_name = not opened.has_field_ids
+    reading = reading_of(schema, file, field_id, by_name=by_name, analyzer=analyzer.identity)
     kind = str(schema.find_type(field_id))
     encoder, length, ranges = WordsEncoder(), 0, 0
     for terms, row_ends in ranges_of(column_values(opened), analyzer):
@@ -86,7 +87,6 @@ def write_words(
             length += len(stored)
     index = encoder.index()
     sink.write(index)
-    reading = with_analyzer(reading, analyzer.identity)
     length, checksum = length + len(index), zlib.crc32(index)
     return WordsEntry(slot, file.record_count, kind, reading, block_rows=ranges, length=length, checksum=checksum)
 

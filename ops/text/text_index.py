@@ -23,7 +23,7 @@ from icepuffin.ops.messages import plural
 from icepuffin.ops.model import FileNumber, LiveFiles, StorageConfig
 from icepuffin.ops.process.lru_cache import LruCache
 from icepuffin.ops.process.process_lock import ProcessLock
-from icepuffin.ops.rows.attributes import is_by_name, reading_of, with_analyzer
+from icepuffin.ops.rows.attributes import is_by_name, reading_of
 from icepuffin.ops.rows.text_analysis import Analyzer
 from icepuffin.ops.storage import StorageError, open_storage
 from icepuffin.ops.table.row_deletes import deleted_of_scanned, deleted_positions
@@ -123,7 +123,8 @@ class TextIndex:
                 self._ties[key] = reduce(np.add, (each.ties for each in columns), np.zeros(self.rows, np.uint32))
             ties = self._ties[key]
         warnings = _warnings(columns, words)
-        rows, scores = _best(terms, ties, k, None if matches is None else self._mask(matches))
+        lists, weights = [(found.rows, found.impacts) for found, _ in terms], [weight for _, weight in terms]
+        rows, scores = best_rows(lists, weights, ties, k, None if matches is None else self._mask(matches))
         index = np.searchsorted(self._starts, rows, side="right") - 1
         files = np.array(self._files, np.int64)[index] if len(rows) else np.empty(0, np.int64)
         return TextAnswer(files, rows - self._starts[index], scores, read, warnings)
@@ -199,7 +200,7 @@ class TextIndex:
         try:
             blob = read_included_blob(opened, field_id, self._storage, of_words=True)
         except (PuffinError, StorageError) as error:
-            warnings.append(f"words of the index cannot be read, data files were: {error}")
+            warnings.append(_damage(error))
             return {}
         same, entries = same_files(opened, self._live), dict[FileNumber, WordsEntry]()
         for entry in blob.entries:
@@ -207,9 +208,10 @@ class TextIndex:
             number = same.get(covered.path) if covered.present else None
             if number is None or entry.left_out or not isinstance(entry, WordsEntry):
                 continue
-            file, by_name = self._live.files[number], is_by_name(entry.reading)
-            reading = reading_of(self._schema, file, field_id, by_name=by_name)
-            if entry.reading == with_analyzer(reading, self._scanner.identity):
+            by_name, analyzer = is_by_name(entry.reading), self._scanner.identity
+            if entry.reading == reading_of(
+                self._schema, self._live.files[number], field_id, by_name=by_name, analyzer=analyzer
+            ):
                 entries[number] = entry
         return entries
 
@@ -246,10 +248,6 @@ class ColumnScores:
         self.documents = int(np.count_nonzero(seen))
         """Visible rows that have a word"""
         self._average = float(seen.sum(dtype=np.int64)) / max(1, self.documents)
-
-    def best(self, terms: Sequence[bytes], k: int) -> tuple[I64, F64]:
-        """(numbers of the k rows with the largest scores for some terms, the scores), by this column alone."""
-        return _best(self.weighted(Counter(terms)), self.ties, k)
 
     def weighted(self, terms: Mapping[bytes, int]) -> list[tuple[_TermRows, float]]:
         """(rows that have a term, its weight) of each term of a query, and how often the query has it.
@@ -301,17 +299,11 @@ class ColumnScores:
 
     def _instead(self, index: int, error: Exception) -> FileWords:
         """The words of a file as the file has them, in place of those that cannot be read."""
-        self.warnings.append(f"words of the index cannot be read, data files were: {error}")
+        self.warnings.append(_damage(error))
         (words,), _ = open_words([self._scan(index)], self._storage)
         if not isinstance(words, FileWords):
             raise words
         return words
-
-
-def _best(terms: Sequence[tuple[_TermRows, float]], ties: U32, k: int, allowed: Bool | None = None) -> tuple[I64, F64]:
-    """See `best_rows`."""
-    lists = [(found.rows, found.impacts) for found, _ in terms]
-    return best_rows(lists, [weight for _, weight in terms], ties, k, allowed)
 
 
 def _warnings(columns: Sequence[ColumnScores], words: Mapping[bytes, int]) -> tuple[str, ...]:
@@ -320,3 +312,8 @@ def _warnings(columns: Sequence[ColumnScores], words: Mapping[bytes, int]) -> tu
     if not words:
         warnings.append("the text has no word that is searched for: no row is found by it")
     return tuple(dict.fromkeys(warnings))
+
+
+def _damage(error: Exception) -> str:
+    """A warning of words that cannot be read."""
+    return f"words of the index cannot be read, data files were: {error}"

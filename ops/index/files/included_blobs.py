@@ -13,7 +13,7 @@ from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.versions.version_reader import location_of, read_included_blob
 from icepuffin.ops.model import Action, FileSlot, ObjectRange, StorageConfig
 from icepuffin.ops.rows.analyzers import analyzer_identity
-from icepuffin.ops.rows.attributes import is_by_name, reading_of, with_analyzer
+from icepuffin.ops.rows.attributes import is_by_name, reading_of
 from icepuffin.ops.storage import relative_to
 from icepuffin.ops.tasks.included_task import IncludedPart, IncludedTask, stage_included, without_values
 from icepuffin.ops.tasks.task_runner import RunContext
@@ -41,8 +41,8 @@ class IncludedColumn:
 
     field_id: int
     parts: tuple[IncludedPart, ...]
-    analyzer: str = ""
-    """Identity of the analyzer, where it is of the words of a column"""
+    of_words: bool
+    """Whether they are words of the column"""
 
 
 def kept_parts(plan: VersionPlan, storage: StorageConfig) -> dict[ColumnKey, tuple[IncludedPart, ...]]:
@@ -61,14 +61,14 @@ def kept_parts(plan: VersionPlan, storage: StorageConfig) -> dict[ColumnKey, tup
         except (PuffinError, IcepuffinError) as error:
             _log.warning("the values of column %s are read anew: %s", field_id, error)
             continue
-        parts = []
+        analyzer, parts = analyzer_identity(plan.definition.analyzer) if of_words else "", []
         for entry in blob.entries:
             covered, location = base.routing.files[entry.slot], location_of(base.bound, entry)
             file = live.get(covered.path) if covered.present else None
             if file is None or file.path in added or not location.path:
                 continue
-            reading = reading_of(plan.column_schema, file, field_id, by_name=is_by_name(entry.reading))
-            if entry.reading == (with_analyzer(reading, _analyzer(plan)) if of_words else reading):
+            by_name = is_by_name(entry.reading)
+            if entry.reading == reading_of(plan.column_schema, file, field_id, by_name=by_name, analyzer=analyzer):
                 parts.append(IncludedPart(field_id, entry, location))
         kept[field_id, of_words] = tuple(parts)
     return kept
@@ -76,10 +76,6 @@ def kept_parts(plan: VersionPlan, storage: StorageConfig) -> dict[ColumnKey, tup
 
 def _columns(plan: VersionPlan) -> list[ColumnKey]:
     return [*((i, False) for i in plan.include_ids), *((i, True) for i in plan.text_ids)]
-
-
-def _analyzer(plan: VersionPlan) -> str:
-    return analyzer_identity(plan.definition.analyzer)
 
 
 def included_columns(
@@ -112,7 +108,7 @@ def included_columns(
                 own_part = without_values(part, _TOO_LARGE) if is_too_large else part
                 parts[part.field_id, of_words][FileSlot(part.entry.slot)] = own_part
     return [
-        IncludedColumn(field_id, tuple(slots[slot] for slot in sorted(slots)), _analyzer(plan) if of_words else "")
+        IncludedColumn(field_id, tuple(slots[slot] for slot in sorted(slots)), of_words)
         for (field_id, of_words), slots in parts.items()
     ]
 
@@ -169,7 +165,7 @@ def blob_groups(pieces: Iterable[P], length_of: Callable[[P], int], most: int) -
 def values_blobs(columns: Sequence[IncludedColumn], is_written: Callable[[IncludedPart], bool]) -> list[ValuesBlob]:
     """The values that a version writes, by column and file slot; split where a blob would be too large."""
     return [
-        ValuesBlob(column.field_id, parts, bool(column.analyzer))
+        ValuesBlob(column.field_id, parts, column.of_words)
         for column in columns
         for parts in blob_groups(filter(is_written, column.parts), lambda part: part.location.length, MAX_BLOB_BYTES)
     ]
@@ -178,4 +174,4 @@ def values_blobs(columns: Sequence[IncludedColumn], is_written: Callable[[Includ
 def included_blob(column: IncludedColumn, offsets: Mapping[Values, PackOffset]) -> IncludedBlob:
     """The blob of a column whose values lie at `offsets`. Its length does not depend on these."""
     entries = tuple(part.entry.moved(*offsets.get(part.values, (0, 0))) for part in column.parts)
-    return (WordsBlob if column.analyzer else IncludedBlob)(column.field_id, entries)
+    return (WordsBlob if column.of_words else IncludedBlob)(column.field_id, entries)

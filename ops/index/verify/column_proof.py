@@ -11,7 +11,7 @@ from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.index.versions.version_reader import location_of
 from icepuffin.ops.model import FileSlot, LiveFile
 from icepuffin.ops.rows.analyzers import ANALYZERS, analyzer_identity
-from icepuffin.ops.rows.attributes import analyzer_of, is_by_name, reading_of, with_analyzer
+from icepuffin.ops.rows.attributes import analyzer_of, is_by_name, reading_of
 from icepuffin.ops.tasks.attribute_task import AttributesTask, ColumnsOfFile, read_attributes
 from icepuffin.ops.tasks.included_task import IncludedCheck, IncludedPart, PartToCheck, check_included
 from icepuffin.ops.tasks.task_runner import RunContext, balanced_groups, small_work_runner
@@ -98,13 +98,14 @@ def _reads_so(schema: Schema, file: LiveFile | None, field_id: int, entry: Attri
     """Whether a file's column would be read by a schema as its values were; never, where there is no file."""
     if file is None or field_id not in {field.field_id for field in schema.fields}:
         return False
-    reading = reading_of(schema, file, field_id, by_name=is_by_name(entry.reading))
+    analyzer = ""
     if isinstance(entry, WordsEntry):
         name = analyzer_of(entry.reading).partition("/")[0]
         if name not in ANALYZERS:
             return False
-        reading = with_analyzer(reading, analyzer_identity(name))
-    return entry.reading == reading
+        analyzer = analyzer_identity(name)
+    by_name = is_by_name(entry.reading)
+    return entry.reading == reading_of(schema, file, field_id, by_name=by_name, analyzer=analyzer)
 
 
 def _equal(kept: AttributeEntry, read: AttributeEntry, *, of_lists: bool) -> bool:
