@@ -17,8 +17,8 @@ from icepuffin.ops.rows.attributes import analyzer_of, reading_of
 from icepuffin.ops.rows.datafile import DataFile
 from icepuffin.ops.rows.text_analysis import Analyzer
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.tasks.attribute_task import ColumnsOfFile, column_values
-from icepuffin.ops.tasks.included_task import IncludedCheck, IncludedPart, PartToCheck
+from icepuffin.ops.tasks.attribute_task import column_values
+from icepuffin.ops.tasks.included_task import IncludedCheck, IncludedPart, IncludedTask, PartToCheck
 from icepuffin.puffin.blobs.included_columns_blob import WordsEntry
 from icepuffin.puffin.blobs.words_blob import (
     WordsEncoder,
@@ -38,14 +38,9 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True)
-class WordsTask:
+class WordsTask(IncludedTask):
     """Data files of some of whose columns the words are to be staged."""
 
-    files: tuple[ColumnsOfFile, ...]
-    schema: Schema
-    staging: str
-    """Prefix of the object that the words of all files are written to"""
-    storage: StorageConfig
     analyzer: str
 
 
