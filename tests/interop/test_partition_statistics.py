@@ -247,9 +247,10 @@ def test_java_reads_partition_values_of_every_type(beside: Beside) -> None:
     choices = [(*KINDS[name][2], None) for name in names]
     partitions = {tuple(values[row % len(values)] for values in choices) for row in range(6)}
     snapshot_id = add(table, *(file(table, values) for values in sorted(partitions, key=repr)))
-    assert make(table, snapshot_id).rows == len(partitions)
+    make(table, snapshot_id)
     read = beside.read_by_java(snapshot_id)
     ours, theirs = rows_of(table, snapshot_id).to_pylist(), beside.computed_by_java(register=True)
+    assert len(ours) == len(partitions)
     assert without_times(ours) == without_times(theirs)
     assert read == beside.read_by_java(snapshot_id)
 
