@@ -24,7 +24,7 @@ from icepuffin.ann_kernels.rows.dead_rows import DeadRows
 from icepuffin.ann_kernels.rows.matching import pair_equal
 from icepuffin.ann_kernels.rows.postings import Postings, common_rows
 from icepuffin.ann_kernels.rows.row_sums import add_live_nodes, add_rows
-from icepuffin.ann_kernels.sketches import theta, tuple_hashes
+from icepuffin.ann_kernels.sketches import hashing, theta
 from icepuffin.ann_kernels.sketches.hashing import content_hash
 from icepuffin.ann_kernels.text import bm25, term_lists, words
 
@@ -122,7 +122,7 @@ def warm_rows() -> None:
 PARTS = (
     warm_graphs,
     theta.warm,
-    tuple_hashes.warm,
+    hashing.warm,
     warm_rows,
     warm_texts,
     warm_scans,

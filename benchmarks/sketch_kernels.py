@@ -13,14 +13,13 @@ import datasketches
 import numpy as np
 import pyarrow as pa
 
-from icepuffin.ann_kernels.sketches import tuple_hashes
+from icepuffin.ann_kernels.sketches import hashing
 from icepuffin.ann_kernels.sketches.kll import DEFAULT_K, KllAccumulator, KllSketch
 from icepuffin.ann_kernels.sketches.theta import ThetaAccumulator, union, warm
 from icepuffin.ann_kernels.sketches.theta_estimates import estimate
 from icepuffin.ops.tasks.sketches.accumulators import SizeAccumulator
+from icepuffin.ops.tasks.sketches.column_updates import update_histogram, update_joint
 from icepuffin.ops.tasks.sketches.frequent_values import FrequentAccumulator
-from icepuffin.ops.tasks.sketches.histogram_columns import update_histogram
-from icepuffin.ops.tasks.sketches.joint_columns import update_joint
 from icepuffin.puffin.blobs.frequent_items_blob import LG_TABLE
 
 RUNS = 3
@@ -131,7 +130,7 @@ def main() -> None:
     parser.add_argument("--values", type=int, default=10_000_000)
     options = parser.parse_args()
     warm()
-    tuple_hashes.warm()
+    hashing.warm()
     print("| type | ns per value | GB/s |\n|---|---|---|")
     for name, (width, update) in columns(options.values).items():
         seconds = cpu_seconds(lambda update=update: update(ThetaAccumulator()))  # type: ignore[misc]

@@ -116,7 +116,7 @@ EDITS = (
     ),
     Edit(
         "single-value serialization (appendix D), for sketches",
-        "update_from_arrow", "if chunk.null_count else", "if False else",
+        "update_ndv", "if chunk.null_count else", "if False else",
         "test_nulls_slices_chunks_and_repeats_do_not_show",
     ),
     Edit(

@@ -10,12 +10,10 @@ import pyarrow.compute as pc
 from icepuffin.ann_kernels.sketches.kll import KllAccumulator
 from icepuffin.ann_kernels.sketches.theta import ThetaAccumulator
 from icepuffin.ops.tasks.sketches.canonical_columns import canonical_chunks
+from icepuffin.ops.tasks.sketches.column_updates import update_histogram, update_joint, update_ndv
 from icepuffin.ops.tasks.sketches.frequent_values import FrequentAccumulator
-from icepuffin.ops.tasks.sketches.histogram_columns import update_histogram
 from icepuffin.ops.tasks.sketches.images import Sketch, has_floats
-from icepuffin.ops.tasks.sketches.joint_columns import update_joint
 from icepuffin.ops.tasks.sketches.statistic import Kind, StatisticKey, kind_of
-from icepuffin.ops.tasks.sketches.theta_columns import update_from_arrow
 from icepuffin.puffin.blobs.theta_blob import ThetaSketch
 
 
@@ -39,18 +37,14 @@ class SizeAccumulator:
         return self._bytes
 
 
-_OF_KIND: Mapping[Kind, Callable[[], Any]] = {
-    Kind.NDV: ThetaAccumulator,
-    Kind.JOINT: ThetaAccumulator,
-    Kind.SIZE: SizeAccumulator,
-    Kind.FREQUENT: FrequentAccumulator,
+_OF_KIND: Mapping[Kind, tuple[Callable[..., Any], Callable[..., None]]] = {
+    Kind.NDV: (ThetaAccumulator, update_ndv),
+    Kind.HISTOGRAM: (KllAccumulator, update_histogram),
+    Kind.SIZE: (SizeAccumulator, SizeAccumulator.update),
+    Kind.FREQUENT: (FrequentAccumulator, FrequentAccumulator.update),
+    Kind.JOINT: (ThetaAccumulator, update_joint),
 }
-_UPDATES: Mapping[Kind, Callable[[Any, pa.Array, str], None]] = {
-    Kind.NDV: update_from_arrow,
-    Kind.HISTOGRAM: update_histogram,
-    Kind.SIZE: SizeAccumulator.update,
-    Kind.FREQUENT: FrequentAccumulator.update,
-}
+"""What holds the values of each kind, and what adds columns to it"""
 
 
 class Accumulator:
@@ -60,18 +54,14 @@ class Accumulator:
     """
 
     def __init__(self, key: StatisticKey) -> None:
-        self._kind = kind_of(key)
-        if self._kind is Kind.HISTOGRAM:
-            self._values: Any = KllAccumulator(np.float64 if has_floats(key) else np.int64)
-        else:
-            self._values = _OF_KIND[self._kind]()
+        kind = kind_of(key)
+        make, self._update = _OF_KIND[kind]
+        self._is_joint = kind is Kind.JOINT
+        self._values = make(np.float64 if has_floats(key) else np.int64) if kind is Kind.HISTOGRAM else make()
 
     def update(self, arrays: Sequence[pa.Array], types: Sequence[str]) -> None:
         """Add the rows of the statistic's columns, in their order. Raises SketchTypeError."""
-        if self._kind is Kind.JOINT:
-            update_joint(self._values, arrays, types)
-        else:
-            _UPDATES[self._kind](self._values, arrays[0], types[0])
+        self._update(self._values, *((arrays, types) if self._is_joint else (arrays[0], types[0])))
 
     def add(self, sketch: Sketch) -> None:
         """Add all that a sketch of the same statistic has seen."""

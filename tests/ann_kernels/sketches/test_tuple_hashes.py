@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from icepuffin.ann_kernels.compilation import JIT
 from icepuffin.ann_kernels.errors import KernelError
-from icepuffin.ann_kernels.sketches.tuple_hashes import fold_bytes, fold_words
+from icepuffin.ann_kernels.sketches.hashing import fold_bytes, fold_words
 from tests.naive.theta import murmur3_x64_128
 
 
@@ -62,18 +62,18 @@ def test_arrays_that_do_not_belong_together_are_refused_before_a_kernel_sees_the
 USES_KERNELS = """
 import numpy as np
 from numba.core.dispatcher import Dispatcher
-from icepuffin.ann_kernels.sketches import tuple_hashes
+from icepuffin.ann_kernels.sketches import hashing
 
 def compiled_forms():
-    return {name: kernel.signatures for name, kernel in vars(tuple_hashes).items() if isinstance(kernel, Dispatcher)}
+    return {name: kernel.signatures for name, kernel in vars(hashing).items() if isinstance(kernel, Dispatcher)}
 
-tuple_hashes.warm()
+hashing.warm()
 before = compiled_forms()
 hashes, some = np.zeros(8, np.uint64), np.arange(8) > 3
 for present in (None, some):
-    tuple_hashes.fold_words(hashes[:8], np.arange(8).view(np.uint64), present)
+    hashing.fold_words(hashes[:8], np.arange(8).view(np.uint64), present)
     for dtype in (np.int32, np.int64):
-        tuple_hashes.fold_bytes(hashes, np.arange(9, dtype=dtype), np.arange(8, dtype=np.uint8), present)
+        hashing.fold_bytes(hashes, np.arange(9, dtype=dtype), np.arange(8, dtype=np.uint8), present)
 assert len(before) > 2
 assert compiled_forms() == before, compiled_forms()
 """

@@ -47,7 +47,7 @@ from icepuffin.ops.rows.datafile import DataFile, DataFileError, arrow_schema, m
 from icepuffin.ops.rows.vector_column import exact_vectors
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.table.live_rows import read_live
-from icepuffin.ops.tasks.sketches.theta_columns import update_from_arrow
+from icepuffin.ops.tasks.sketches.column_updates import update_ndv
 from icepuffin.ops.tasks.sketches.theta_task import FilePart, SketchTask, sketch_files
 from icepuffin.puffin.blobs.theta_blob import decode
 from tests.ops.tasks.sketches.ndvs import ndvs
@@ -255,7 +255,7 @@ def test_types_that_other_writers_give_imported_files_are_the_schemas(
     share = FilePart(file, ndvs(str(now)))
     (result,) = sketch_files(SketchTask(StorageConfig({}), schema, (share,))).files
     counted = ThetaAccumulator()
-    update_from_arrow(counted, pa.array(expected, arrow), str(now))
+    update_ndv(counted, pa.array(expected, arrow), str(now))
     assert decode(result.images[0]).hashes.tolist() == counted.result()[1].tolist()
 
 

@@ -20,7 +20,7 @@ from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.table.snapshots import data_snapshots
-from icepuffin.ops.tasks.sketches.theta_columns import update_from_arrow
+from icepuffin.ops.tasks.sketches.column_updates import update_ndv
 from icepuffin.ops.theta.statistics_slot import listed_thetas, ndv_of
 from icepuffin.puffin import PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs.theta_blob import ThetaSketch, decode, encode
@@ -30,7 +30,7 @@ from tests.ops.catalog.bindings import register_statistics
 
 def sketch(column: pa.ChunkedArray, kind: str) -> ThetaSketch:
     accumulator = ThetaAccumulator()
-    update_from_arrow(accumulator, column, kind)
+    update_ndv(accumulator, column, kind)
     return ThetaSketch(*accumulator.result())
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icepuffin.ann_kernels.sketches.kll import KllAccumulator, KllSketch
-from icepuffin.ops.tasks.sketches.histogram_columns import update_histogram
+from icepuffin.ops.tasks.sketches.column_updates import update_histogram
 from icepuffin.ops.tasks.sketches.sketch_types import (
     HISTOGRAM_TYPES,
     SKETCHED_TYPES,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from icepuffin.ann_kernels.sketches.theta import ThetaAccumulator
 from icepuffin.ann_kernels.sketches.theta_estimates import bounds
-from icepuffin.ops.tasks.sketches.joint_columns import update_joint
+from icepuffin.ops.tasks.sketches.column_updates import update_joint
 from icepuffin.ops.tasks.sketches.sketch_types import ARROW_TYPES, SketchTypeError
 from tests.ops.tasks.sketches.columns import HELD
 from tests.ops.tasks.sketches.test_theta_columns import CASES

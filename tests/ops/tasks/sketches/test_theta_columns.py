@@ -28,8 +28,8 @@ from pyiceberg.types import (
 )
 
 from icepuffin.ann_kernels.sketches.theta import ThetaAccumulator
+from icepuffin.ops.tasks.sketches.column_updates import update_ndv
 from icepuffin.ops.tasks.sketches.sketch_types import SketchTypeError, type_name_of
-from icepuffin.ops.tasks.sketches.theta_columns import update_from_arrow
 from tests.naive import theta as naive
 
 UTC = dt.UTC
@@ -73,7 +73,7 @@ def serialised(iceberg: PrimitiveType, value: object) -> bytes:
 
 def sketch_of(array: pa.Array | pa.ChunkedArray, iceberg: PrimitiveType) -> tuple[int, list[int]]:
     accumulator = ThetaAccumulator()
-    update_from_arrow(accumulator, array, str(iceberg))
+    update_ndv(accumulator, array, str(iceberg))
     theta, hashes = accumulator.result()
     return theta, hashes.tolist()
 
@@ -137,7 +137,7 @@ def test_many_random_strings_with_nulls_agree_with_the_naive_sketch() -> None:
 def test_types_without_a_sketch_and_data_of_another_type_are_refused() -> None:
     accumulator = ThetaAccumulator()
     with pytest.raises(SketchTypeError, match="type list<int> has no ndv, only binary, "):
-        update_from_arrow(accumulator, pa.array([[1]]), "list<int>")
+        update_ndv(accumulator, pa.array([[1]]), "list<int>")
     for values, kind in (
         (pa.array([2**40]), "int"),
         (pa.array([[1]]), "long"),
@@ -145,6 +145,6 @@ def test_types_without_a_sketch_and_data_of_another_type_are_refused() -> None:
         (pa.array([2**62], pa.timestamp("ms")), "timestamp"),
     ):
         with pytest.raises(SketchTypeError, match=f"is not Iceberg's {kind}"):
-            update_from_arrow(accumulator, values, kind)
+            update_ndv(accumulator, values, kind)
     assert type_name_of("decimal(9, 2)") == "decimal"
     assert type_name_of("fixed[16]") == "fixed"

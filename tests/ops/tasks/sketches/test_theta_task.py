@@ -10,7 +10,7 @@ from icepuffin.ann_kernels.sketches.theta import ThetaAccumulator
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.rows.datafile import DataFileError
 from icepuffin.ops.tasks.sketches.accumulators import UnitedSketches
-from icepuffin.ops.tasks.sketches.theta_columns import update_from_arrow
+from icepuffin.ops.tasks.sketches.column_updates import update_ndv
 from icepuffin.ops.tasks.sketches.theta_task import FilePart, SketchTask, sketch_files
 from icepuffin.puffin.blobs.theta_blob import decode
 from tests.naive import theta as naive
@@ -53,7 +53,7 @@ def test_damage_is_reported_with_the_name_of_the_file(tmp_path: Path) -> None:
 
 def test_only_values_of_a_slice_are_sketched() -> None:
     accumulator = ThetaAccumulator()
-    update_from_arrow(accumulator, pa.array(range(1, 9)).slice(2, 3), "long")
+    update_ndv(accumulator, pa.array(range(1, 9)).slice(2, 3), "long")
     theta, hashes = accumulator.result()
     assert (theta, hashes.tolist()) == naive.sketch(value.to_bytes(8, "little") for value in (3, 4, 5))
 
@@ -61,7 +61,7 @@ def test_only_values_of_a_slice_are_sketched() -> None:
 @pytest.mark.parametrize(("zone", "kind"), [(None, "timestamp"), ("UTC", "timestamptz")])
 def test_nanoseconds_are_cut_off_where_a_column_has_microseconds(zone: str | None, kind: str) -> None:
     accumulator = ThetaAccumulator()
-    update_from_arrow(accumulator, pa.array([1_999, 2_000], pa.timestamp("ns", zone)), kind)
+    update_ndv(accumulator, pa.array([1_999, 2_000], pa.timestamp("ns", zone)), kind)
     theta, hashes = accumulator.result()
     assert (theta, hashes.tolist()) == naive.sketch(value.to_bytes(8, "little") for value in (1, 2))
 
