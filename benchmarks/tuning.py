@@ -3,8 +3,9 @@
     python -m benchmarks.tuning --vectors rows.npy --queries queries.npy --out tuning.json [--shards 8]
 
 The table holds all rows. The queries are shuffled by a seed and divided into halves: one tunes the index, the other is
-searched for with each target, before and after that. Recall is against exact search, by distances, so that rows
-equally far count alike. `distances` and `shards` are per query. `tuning_seconds` is of the whole run of tuning.
+searched for with each target, before and after that, and then such that a share of the queries reaches it. Recall is
+against exact search, by distances, so that rows equally far count alike. `reached` is the share of the queries whose
+own recall is the target's. `distances` and `shards` are per query. `tuning_seconds` is of the whole run of tuning.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from benchmarks.lake import STORAGE, Lake
 from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ops.cache.cache_settings import DIRECTORY as SHARD_CACHE
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.recall.measured_points import SHARES
 from icepuffin.ops.search.measured.tuning_run import TARGETS, tune
 from icepuffin.ops.search.opening import open_exact, open_index
 from icepuffin.ops.search.reader import IndexReader
@@ -49,6 +51,7 @@ def main() -> None:
         report = tune(lake.table.refresh(), tuning, definition, threads=options.threads, storage=STORAGE)
         seconds = time.perf_counter() - begun
         tuned = _searches(lake, others, exact)
+        promised = [it for share in SHARES[1:] for it in _searches(lake, others, exact, share)]
     out = {
         "rows": len(rows),
         "dims": rows.shape[1],
@@ -60,6 +63,7 @@ def main() -> None:
         "property_bytes": len(report.record.to_json()),
         "without": without,
         "tuned": tuned,
+        "promised": promised,
     }
     print(json.dumps(out, indent=1))
     options.out.write_text(json.dumps(out, indent=1))
@@ -72,22 +76,32 @@ def _exact(lake: Lake, queries: npt.NDArray[np.float32], k: int) -> npt.NDArray[
 
 
 def _searches(
-    lake: Lake, queries: npt.NDArray[np.float32], exact: dict[int, npt.NDArray[np.float64]]
+    lake: Lake,
+    queries: npt.NDArray[np.float32],
+    exact: dict[int, npt.NDArray[np.float64]],
+    share: float | None = None,
 ) -> list[dict[str, Any]]:
     reader = open_index(lake.table.refresh(), lake.definition, storage=STORAGE)
-    return [_search(reader, queries, k, target, exact[k]) for k in exact for target in TARGETS]
+    return [_search(reader, queries, k, target, exact[k], share) for k in exact for target in TARGETS]
 
 
 def _search(
-    reader: IndexReader, queries: npt.NDArray[np.float32], k: int, target: float, exact: npt.NDArray[np.float64]
+    reader: IndexReader,
+    queries: npt.NDArray[np.float32],
+    k: int,
+    target: float,
+    exact: npt.NDArray[np.float64],
+    share: float | None,
 ) -> dict[str, Any]:
-    result = reader.search(queries, k, target_recall=target, columns=[])
+    result = reader.search(queries, k, target_recall=target, recall_share=share, columns=[])
     distances = np.asarray(result.rows["distance"]).reshape(len(queries), k)
     recalls = recalls_of(distances, exact, _TOLERANCE * np.abs(exact[:, -1]))
     parameters = result.profile.parameters
     return {
         "k": k,
         "target": target,
+        "share": share,
+        "reached": float((recalls >= target - _TOLERANCE).mean()),
         "recall": float(recalls.mean()),
         "margin": float(1.96 * recalls.std() / np.sqrt(len(recalls))),
         "search_list": parameters.search_list if parameters else None,

@@ -84,6 +84,8 @@ class Foresight:
     """Shards of later rows: every query probes them, at a cost that was not measured"""
     source: str = BY_CURVES
     """Measurements that this is foreseen by, in words"""
+    low: str = ""
+    """Recall that most queries have at least, in words; empty where it was not measured"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,6 +18,9 @@ from icepuffin.ops.recall.curves import MEASURED_K, WIDE_K
 
 TOLERANCE = 0.01
 """What the recall of other queries may miss a target by, as far as the queries that were measured can tell"""
+SHARES = (0.9, 0.95, 0.99)
+"""Shares of the queries for which the recall is measured that all of them have at least"""
+_DOUBT = 0.025
 _ROUNDING = 1e-9
 _TARGETS = np.round(np.arange(0.5, 1.0, 0.0025), 4)
 """Targets that the points to keep are for, beside those between the recalls that were measured"""
@@ -43,6 +46,14 @@ class MeasuredPoint:
     """Distances computed per query, on average"""
     shards: float
     """Shards probed per query, on average"""
+    reached: tuple[float, ...] = ()
+    """recall@k that each of `SHARES` of other queries have at least, missed by `TOLERANCE` of them at most, with a
+    confidence of 97.5 %; empty where 0.1.0 measured the point
+    """
+
+    def reached_by(self, share: float) -> float:
+        """recall@k that a share of the queries has at least, by the next one that was measured; -1: not measured."""
+        return next((recall for of, recall in zip(SHARES, self.reached, strict=False) if of >= share - _ROUNDING), -1.0)
 
     @property
     def assured(self) -> float:
@@ -67,6 +78,25 @@ def margin_of(recalls: npt.NDArray[np.float64]) -> float:
     return float(DEVIATIONS * recalls.std(ddof=1) / math.sqrt(len(recalls)) + 1 / len(recalls))
 
 
+def reached_of(recalls: npt.NDArray[np.float64]) -> tuple[float, ...]:
+    """What each of `SHARES` of other queries have at least, by the recalls f64[Q] of some of their kind: as
+    `MeasuredPoint.reached` has it, and no more than such a share of these have. 0 where there are too few to tell.
+    """
+    ascending, count = np.sort(recalls), len(recalls)
+    below = (min(_below(count, share - TOLERANCE), math.floor((1 - share) * count + _ROUNDING)) for share in SHARES)
+    return tuple(float(ascending[number]) if number >= 0 else 0.0 for number in below)
+
+
+def _below(count: int, share: float) -> int:
+    """How many of so many queries may be below a recall, at most, for a share of all to have it in 97.5 of 100 draws
+    (the binomial distribution); -1 where that is not sure even if none is.
+    """
+    numbers = np.arange(count)
+    steps = np.log((count - numbers) / (numbers + 1) * ((1 - share) / share))  # from each number's chance to the next
+    chances = np.exp(count * math.log(share) + np.concatenate([[0.0], np.cumsum(steps)]))
+    return int(np.searchsorted(np.cumsum(chances), _DOUBT, side="right")) - 1
+
+
 def points_for(points: Iterable[MeasuredPoint], k: int) -> list[MeasuredPoint]:
     """The points that hold for k rows: those for 10 up to there, those for 100 from there on.
 
@@ -79,11 +109,17 @@ def points_for(points: Iterable[MeasuredPoint], k: int) -> list[MeasuredPoint]:
     return [point for point in fitting if k <= point.k or math.isinf(point.probe_slack)]
 
 
-def choose_point(points: Sequence[MeasuredPoint], target: float) -> MeasuredPoint | None:
-    """The point with the fewest distances whose recall is assured to be `target`, between two widths too.
+def choose_point(points: Sequence[MeasuredPoint], target: float, share: float | None = None) -> MeasuredPoint | None:
+    """The point with the fewest distances whose recall is assured to be `target`, between two widths too; or at which
+    so large a share of the queries that were measured has that recall.
 
     The one of the highest recall where none reaches it; None where there are no points. All are for one k.
     """
+    if share is not None:
+        reaching = [point for point in points if point.reached_by(share) >= target - _ROUNDING]
+        if reaching:
+            return min(reaching, key=lambda point: point.distances)
+        return max(points, key=lambda point: (point.reached_by(share), -point.distances), default=None)
     if segment := _reaching(points, target):
         return segment.point
     return max(points, key=lambda point: (point.assured, -point.distances), default=None)
@@ -100,6 +136,8 @@ def points_to_keep(points: Sequence[MeasuredPoint], targets: Iterable[float] = (
         for target in {*_TARGETS.tolist(), *targets, *_measured_targets(fitting)}:
             if segment := _reaching(fitting, target):
                 kept |= {segment.before, segment.after}
+        for share, level in {(share, point.reached_by(share)) for point in fitting for share in SHARES}:
+            kept |= {choose_point(fitting, level, share) or fitting[0]}
     return tuple(point for point in points if point in kept)
 
 
@@ -124,11 +162,17 @@ def front_grids(points: Sequence[MeasuredPoint]) -> Iterator[Grid]:
     for k in sorted({point.k for point in points}):
         rows = [
             (point.search_list, point.oversample, f"{point.shards:.1f}", f"{point.recall:.4f}",
-             "{:.4f} to {:.4f}".format(*point.interval), f"{point.distances:,.0f}")
+             "{:.4f} to {:.4f}".format(*point.interval), *(_known(point.reached_by(share)) for share in SHARES[1:]),
+             f"{point.distances:,.0f}")
             for point in front(point for point in points if point.k == k)
         ]  # fmt: skip
         title = f"recall@{k} and distances per query; no other parameters gave more for less"
-        yield Grid(title, rows, ("L", "oversample", "shards", f"recall@{k}", "95 % interval", "distances"))
+        low = tuple(f"{share:.0%} have" for share in SHARES[1:])
+        yield Grid(title, rows, ("L", "oversample", "shards", f"recall@{k}", "95 % interval", *low, "distances"))
+
+
+def _known(recall: float) -> str:
+    return f"{recall:.2f}" if recall > 0 else "-"
 
 
 def _series(points: Iterable[MeasuredPoint]) -> list[list[MeasuredPoint]]:
@@ -177,4 +221,4 @@ def _between(before: MeasuredPoint, after: MeasuredPoint, target: float) -> Meas
         for name in ("recall", "margin", "distances", "shards")
     }
     width = math.ceil(math.exp(low + share * (high - low)) - _ROUNDING)
-    return after if width >= after.search_list else replace(after, search_list=width, **values)
+    return after if width >= after.search_list else replace(after, search_list=width, reached=before.reached, **values)

@@ -107,6 +107,7 @@ class FollowingReader(Generic[R]):
         shards: int | None = None,
         oversample: int | None = None,
         target_recall: float | None = None,
+        recall_share: float | None = None,
         rerank: bool | None = None,
         certified: bool = False,
         columns: Sequence[str] | None = None,
@@ -120,7 +121,7 @@ class FollowingReader(Generic[R]):
         ----------
         queries, k, text, text_weight, text_columns, columns, where : optional
             As for `IndexReader.search`.
-        search_list, shards, oversample, target_recall, rerank, certified : optional
+        search_list, shards, oversample, target_recall, recall_share, rerank, certified : optional
             As for `IndexReader.search`.
         per_group, diversity : optional
             As for `IndexReader.search`.
@@ -150,6 +151,7 @@ class FollowingReader(Generic[R]):
             "shards": shards,
             "oversample": oversample,
             "target_recall": target_recall,
+            "recall_share": recall_share,
             "rerank": rerank,
             "certified": certified,
             "columns": columns,

@@ -233,6 +233,7 @@ class IndexReader(Presentation):
         shards: int | None = None,
         oversample: int | None = None,
         target_recall: float | None = None,
+        recall_share: float | None = None,
         rerank: bool | None = None,
         certified: bool = False,
         columns: Sequence[str] | None = None,
@@ -264,6 +265,9 @@ class IndexReader(Presentation):
         target_recall : float, optional
             Choose the parameters that are not given: by what `tune` measured with your own queries, else from the
             recall curve that was measured with the index.
+        recall_share : float, optional
+            Share of the queries that are to reach `target_recall`, such as 0.95, at most 0.99: by the queries that
+            `tune` measured. Default: that is their mean.
         rerank : bool, optional
             Rank candidates by the table's own vectors, where shards do not hold these as they are. Default: only where
             shards hold no vectors at all; otherwise distances are those of the index.
@@ -314,7 +318,7 @@ class IndexReader(Presentation):
         """
         costs = SearchCosts()
         require_at_least_one(k=k, search_list=search_list, shards=shards, oversample=oversample)
-        options = SearchOptions(search_list, shards, oversample, target_recall, rerank)
+        options = SearchOptions(search_list, shards, oversample, target_recall, rerank, recall_share)
         if self._target.hides_rows and target_recall is not None:
             self._require_unrestricted("target_recall goes by the recall of all rows: set search_list and oversample")
         if self._target.hides_rows and rerank is False:

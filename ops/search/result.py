@@ -368,9 +368,10 @@ def _foreseen_and_happened(profile: Profile, parameters: SearchParameters) -> It
     """Recall and cost per query, as they were foreseen, and as they were."""
     foreseen, live = parameters.foreseen, profile.live_recall
     if foreseen is None:
-        yield "foreseen", "nothing: the curves that were measured with the index do not have these parameters"
+        yield "foreseen", f"nothing: {parameters.unforeseen}"
     else:
-        yield "foreseen", f"recall {foreseen.recall:.4f}{_cost(foreseen)}, by {foreseen.source}"
+        low = f" on average, {foreseen.low}" if foreseen.low else ""
+        yield "foreseen", f"recall {foreseen.recall:.4f}{low}{_cost(foreseen)}, by {foreseen.source}"
     queries = max(1, profile.queries)
     distances, shards = profile.distances / queries, sum(shard.queries for shard in profile.work) / queries
     measured = f"{distances:,.0f} distances in {_shard_count(shards)} per query"

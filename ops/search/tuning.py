@@ -1,7 +1,7 @@
 """How hard a search tries: the beam's width, the number of shards that are probed, the candidates that are reranked."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -29,7 +29,7 @@ from icepuffin.ops.recall.curves import (
     reaches,
     widths,
 )
-from icepuffin.ops.recall.measured_points import MeasuredPoint, choose_point, points_for
+from icepuffin.ops.recall.measured_points import SHARES, MeasuredPoint, choose_point, points_for
 from icepuffin.ops.search.errors import QueryError
 
 P = TypeVar("P", Width, MeasuredPoint)
@@ -47,6 +47,12 @@ _FEW_CANDIDATES = (
 _NOT_RANKED = "oversample = {} has no effect: {}"
 _EXACT_ALREADY = "the index's distances are those of the table's vectors; a larger search_list finds more"
 _NOT_RERANKED = "candidates are ranked by what the index holds; with rerank they are ranked by the table's vectors"
+_NO_SHARE = (
+    "recall_share goes by the queries that `icepuffin tune` measured, {}: the parameters are those of target_recall on "
+    "average"
+)
+_OTHERS = "the curves that were measured with the index do not have these parameters"
+_UNDER_CONDITION = "recall under a condition was not measured"
 _APPROXIMATE = "distances are of what the index holds in place of the table's vectors, which were not requested"
 
 
@@ -174,11 +180,18 @@ class SearchOptions:
     oversample: int | None = None
     target_recall: float | None = None
     rerank: bool | None = None
+    recall_share: float | None = None
 
     def __post_init__(self) -> None:
-        target = self.target_recall
+        target, share = self.target_recall, self.recall_share
         if target is not None and not (isinstance(target, int | float | np.floating) and 0 < target <= 1):
             raise QueryError(f"target_recall is {target!r}; it is a share, over 0 and at most 1")
+        if share is not None and not (isinstance(share, int | float | np.floating) and 0 < share <= SHARES[-1]):
+            raise QueryError(
+                f"recall_share is {share!r}; it is a share of the queries, over 0 and at most {SHARES[-1]}"
+            )
+        if share is not None and target is None:
+            raise QueryError("recall_share is of the queries that reach target_recall: give that, too, such as 0.9")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +212,8 @@ class SearchParameters:
     """Reason for this choice, in words"""
     rerank: bool = False
     """Whether candidates are ranked by the table's vectors, because those of the index differ from them"""
+    unforeseen: str = _OTHERS
+    """Reason why nothing is foreseen, where nothing is"""
 
 
 class TunableVersion(Protocol):
@@ -289,16 +304,15 @@ def choose_parameters(
     point: MeasuredPoint | None = None
     if options.target_recall is not None:
         if record is not None and not filtered:
-            points = points_for(record.points, k)
-            point = choose_point(_allowed(points, version, options), options.target_recall)
+            point = _measured_point(version, k, options, record)
         if point is not None and record is not None:
             rerank |= version.coded and options.rerank is None and point.oversample > 1
             choice = _choice_at_point(point, k, rerank=rerank)
-            warnings += [*_out_of_reach(point, options.target_recall, record), *_unmeasured(point, k)]
+            warnings += [*_out_of_reach(point, options, record), *_unmeasured(point, k, options.recall_share)]
         else:
             choice = _choice_by_curves(version, k, options, filtered=filtered)
             rerank |= choice is not None and version.coded and options.rerank is None and choice.oversample > 1
-            warnings += _out_of_reach_of_curves(choice, options.target_recall)
+            warnings += _out_of_reach_of_curves(choice, options, filtered=filtered)
     if filtered and options.shards is not None:
         warnings.append("under a condition every shard is probed, not only the nearest ones")
     if version.lean and not rerank and not version.coded:
@@ -325,7 +339,7 @@ def choose_parameters(
     )
     explicit = [name for name in ("search_list", "shards", "oversample") if getattr(options, name) is not None]
     source = record.origin if record is not None and point is not None else "the curve measured with the index"
-    why = "the index's own" if choice is None else f"recall {options.target_recall:g}, by {source}"
+    why = "the index's own" if choice is None else f"{_promise(options, point, filtered=filtered)}, by {source}"
     if version.coded:
         why += "; ranked by codes, then by the table's vectors" if rerank else "; ranked by codes"
     parameters = SearchParameters(
@@ -335,14 +349,30 @@ def choose_parameters(
         probe_slack=math.inf if options.shards is not None else by_curve.probe_slack,
         why=f"{why}; given: {', '.join(explicit)}" if explicit else why,
         rerank=rerank,
+        unforeseen=_UNDER_CONDITION if filtered else _OTHERS,
     )
-    foreseen: Foresight | None = None
+    foreseen: Foresight | None
     as_measured = not explicit and (rerank or not version.lean or choice is None or choice.oversample == 1)
     if point is not None and as_measured:
         foreseen = _foreseen_by_point(point, k, source)
-    elif not filtered:
-        foreseen = _foreseen(model, k, parameters, choice if as_measured else None)
+    else:
+        foreseen = None if filtered else _foreseen(model, k, parameters, choice if as_measured else None)
     return replace(parameters, foreseen=foreseen), tuple(warnings)
+
+
+def _measured_point(
+    version: TunableVersion, k: int, options: SearchOptions, record: TuningRecord
+) -> MeasuredPoint | None:
+    """The point of a record for a target, of its mean where no share was measured."""
+    points = points_for(record.points, k)
+    share = options.recall_share if any(point.reached for point in points) else None
+    return choose_point(_allowed(points, version, options), options.target_recall or 0.0, share)
+
+
+def _promise(options: SearchOptions, point: MeasuredPoint | None, *, filtered: bool) -> str:
+    """The recall that a choice is made for, and for which queries it holds."""
+    of = f" of {options.recall_share:.0%} of the queries" if options.recall_share and point and point.reached else ""
+    return f"recall {options.target_recall:g}{of}{' where there is no condition' if filtered else ''}"
 
 
 def _reranks(version: TunableVersion, options: SearchOptions) -> bool:
@@ -376,23 +406,32 @@ def _choice_by_curves(version: TunableVersion, k: int, options: SearchOptions, *
     return choose(target, k, points, routing, model.shards)
 
 
-def _out_of_reach_of_curves(choice: Choice | None, target: float) -> tuple[str, ...]:
+def _out_of_reach_of_curves(choice: Choice | None, options: SearchOptions, *, filtered: bool) -> Iterator[str]:
+    if options.recall_share is not None:
+        yield _NO_SHARE.format("none of them under a condition" if filtered else "and the index has no such record")
     if choice is None:
-        return ("the version has no recall curve to choose by; its own search list was used",)
-    if choice.recall >= target:
-        return ()
-    best = f"the one with the best, {choice.recall:.4f}, was used"
-    return (f"no width that was measured reaches recall {target:g}; {best}",)
+        yield "the version has no recall curve to choose by; its own search list was used"
+    elif choice.recall < (options.target_recall or 0.0):
+        best = f"the one with the best, {choice.recall:.4f}, was used"
+        yield f"no width that was measured reaches recall {options.target_recall:g}; {best}"
 
 
-def _out_of_reach(point: MeasuredPoint, target: float, record: TuningRecord) -> tuple[str, ...]:
-    if point.reaches(target):
+def _out_of_reach(point: MeasuredPoint, options: SearchOptions, record: TuningRecord) -> tuple[str, ...]:
+    target, share = options.target_recall or 0.0, options.recall_share
+    if share is not None and not point.reached:
+        return (_NO_SHARE.format("and a release before 0.2 measured them, which did not look"),)
+    if share is not None and point.reached_by(share) < target:
+        best = f"the best, {point.reached_by(share):.4f}, was used"
+        return (f"at no point that `icepuffin tune` measured {share:.0%} of the queries reach {target:g}; {best}",)
+    if share is not None or point.reaches(target):
         return ()
     best = f"the best, {point.recall:.4f} +- {point.margin:.4f} by {record.queries:,} queries, was used"
     return (f"no point that `icepuffin tune` measured is sure to reach recall {target:g}; {best}",)
 
 
-def _unmeasured(point: MeasuredPoint, k: int) -> tuple[str, ...]:
+def _unmeasured(point: MeasuredPoint, k: int, share: float | None) -> tuple[str, ...]:
+    if share is not None and k < point.k:
+        return (f"recall_share was measured for {point.k} rows per query, not for {k}",)
     if k <= point.k:
         return ()
     return (f"recall@{k} was not measured by `icepuffin tune`; what is foreseen is recall@{point.k}",)
@@ -410,7 +449,9 @@ def _foreseen_by_point(point: MeasuredPoint, k: int, source: str) -> Foresight:
     """What a point foresees; of more rows than it was measured with, the recall alone."""
     if k > point.k:
         return Foresight(point.recall, source=source)
-    return Foresight(point.recall, point.distances, point.shards, source=source)
+    shares = zip(SHARES[1:], point.reached[1:], strict=False) if k == point.k else ()
+    low = ", ".join(f"{recall:.2f} or more for {share:.0%} of the queries" for share, recall in shares if recall)
+    return Foresight(point.recall, point.distances, point.shards, source=source, low=low)
 
 
 def _foreseen(model: RecallModel, k: int, parameters: SearchParameters, choice: Choice | None) -> Foresight | None:

@@ -98,6 +98,7 @@ def knn_join(
     shards: int | None = None,
     oversample: int | None = None,
     target_recall: float | None = None,
+    recall_share: float | None = None,
     block_rows: int = BLOCK_ROWS,
 ) -> KnnJoin:
     """For each row of a DataFrame, the k nearest rows of an indexed table: those that `IndexReader.search` finds.
@@ -120,7 +121,7 @@ def knn_join(
         Columns to return of the matched rows. Default: all but nested ones.
     prefix : str
         Put before the names of these columns.
-    where, search_list, shards, oversample, target_recall : optional
+    where, search_list, shards, oversample, target_recall, recall_share : optional
         As for `IndexReader.search`.
     block_rows : int
         Queries that travel and are searched together, at most: fewer where they are large, or `k` is.
@@ -151,7 +152,8 @@ def knn_join(
     if left.isStreaming:
         raise QueryError("the left side is a stream: join each batch of it, in writeStream.foreachBatch")
     require_at_least_one(block_rows=block_rows)
-    request, unfollowed = reader.search_request(k, SearchOptions(search_list, shards, oversample, target_recall), where)
+    options = SearchOptions(search_list, shards, oversample, target_recall, recall_share=recall_share)
+    request, unfollowed = reader.search_request(k, options, where)
     job = reader.search_job()
     returned = field_ids(job.schema, columns, reader.table)
     names = [str(job.schema.find_column_name(field_id)) for field_id in returned]

@@ -11,7 +11,7 @@ from icepuffin.ops.sql.tokens import hints_of
 from icepuffin.ops.sql.values import Node, Values, shown
 
 _FLAGS = ("rerank", "certified")
-_SHARES = ("target_recall",)
+_SHARES = ("target_recall", "recall_share")
 
 
 def search_hints(query: Node, values: Values) -> SearchHints:

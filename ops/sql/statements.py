@@ -23,6 +23,7 @@ class SearchHints:
     shards: int | None = None
     oversample: int | None = None
     target_recall: float | None = None
+    recall_share: float | None = None
     rerank: bool | None = None
     certified: bool = False
 

@@ -50,6 +50,7 @@ class SearchArguments:
     oversample: int | None
     rerank: bool | None
     target_recall: float | None
+    recall_share: float | None
     certified: bool
     per_group: str | None
     diversity: float
@@ -154,6 +155,12 @@ class SearchArguments:
     "--target-recall",
     type=click.FloatRange(0, 1, min_open=True),
     help="Choose --search-list, --shards and --oversample by the recall measured with the index, such as 0.99.",
+)
+@click.option(
+    "--recall-share",
+    type=click.FloatRange(0, 0.99, min_open=True),
+    help="With --target-recall: the share of the queries that reach it, by what `icepuffin tune` measured. "
+    "[default: their mean reaches it]",
 )
 @click.option("--certified", is_flag=True, help="Prove the answer: compare every row that the index cannot rule out.")
 @click.option("--per-group", help="A column and a limit, such as section=2: of rows with the same value only so many.")
@@ -264,6 +271,7 @@ def _search(reader: "IndexReader", query: "npt.NDArray[Any] | None", arguments: 
         oversample=arguments.oversample,
         rerank=arguments.rerank,
         target_recall=arguments.target_recall,
+        recall_share=arguments.recall_share,
         certified=arguments.certified,
         columns=columns,
         where=where,

@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit, commit_a
 from icepuffin.ops.errors import FileDamageError
 from icepuffin.ops.index.versions.version_sizes import fit_of
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.recall.measured_points import MeasuredPoint
+from icepuffin.ops.recall.measured_points import SHARES, MeasuredPoint
 from icepuffin.ops.table.blob_kind import index_tag
 from icepuffin.ops.table.json_texts import parse_json
 from icepuffin.ops.table.snapshots import table_name
@@ -83,7 +83,8 @@ class TuningRecord:
         """The record as JSON has it."""
         rounded = (replace(point, distances=round(point.distances, 1)) for point in self.points)
         points = [
-            [None if math.isinf(value) else round(value, _DECIMALS) for value in astuple(point)] for point in rounded
+            [None if math.isinf(value) else round(value, _DECIMALS) for value in astuple(point)[:-1]]
+            for point in rounded
         ]
         return {
             "format": _RECORD_FORMAT,
@@ -93,6 +94,8 @@ class TuningRecord:
             "timestamp-ms": self.timestamp_ms,
             "identity": dict(self.identity),
             "points": points,
+            # apart from the points, of which 0.1.0 reads eight numbers each
+            "reached": [[round(recall, _DECIMALS) for recall in point.reached] for point in self.points],
         }
 
     @classmethod
@@ -103,7 +106,7 @@ class TuningRecord:
             if document["format"] != _RECORD_FORMAT:
                 raise TuningError(f"it has format {document['format']}, and this release reads {_RECORD_FORMAT}")
             return cls(
-                tuple(map(_point, document["points"])),
+                tuple(_points(document)),
                 int(document["queries"]),
                 SnapshotId(int(document["index-snapshot-id"])),
                 SnapshotId(int(document["base-snapshot-id"])),
@@ -119,6 +122,15 @@ def _timestamp(value: Any) -> int:
     if not 0 <= milliseconds < _YEAR_10000_MS:
         raise ValueError(value)
     return milliseconds
+
+
+def _points(document: Mapping[str, Any]) -> Iterator[MeasuredPoint]:
+    rows = document["points"]
+    for row, reached in zip(rows, document.get("reached", [()] * len(rows)), strict=True):
+        recalls = tuple(map(float, reached))
+        if len(recalls) not in (0, len(SHARES)) or not all(0 <= recall <= 1 for recall in recalls):
+            raise ValueError(reached)
+        yield replace(_point(row), reached=recalls)
 
 
 def _point(row: list[Any]) -> MeasuredPoint:

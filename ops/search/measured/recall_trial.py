@@ -13,7 +13,7 @@ from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index.versions.version_reader import OpenVersion
 from icepuffin.ops.model import FileNumber
-from icepuffin.ops.recall.measured_points import MeasuredPoint, margin_of
+from icepuffin.ops.recall.measured_points import MeasuredPoint, margin_of, reached_of
 from icepuffin.ops.rows.addresses import addresses_of
 from icepuffin.ops.rows.candidates import Candidates
 from icepuffin.ops.search.arguments import prepare_queries
@@ -133,6 +133,7 @@ class RecallTrial:
             margin_of(recalls),
             answer.distances / count,
             sum(shard.queries for shard in answer.work) / count,
+            reached_of(recalls),
         )
 
     def slacks(self, queries: F64, shards: Sequence[float]) -> tuple[float, ...]:

@@ -1,11 +1,15 @@
 """Choosing among points that a user's queries measured."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from icepuffin.ops.recall.measured_points import (
+    SHARES,
     MeasuredPoint,
     choose_point,
     front,
@@ -13,6 +17,7 @@ from icepuffin.ops.recall.measured_points import (
     margin_of,
     points_for,
     points_to_keep,
+    reached_of,
 )
 
 
@@ -194,3 +199,74 @@ def test_the_interval_of_a_recall_lies_between_0_and_1(
     recall: float, margin: float, interval: tuple[float, float]
 ) -> None:
     assert point(10, recall, 100, margin=margin).interval == pytest.approx(interval)
+
+
+@given(st.lists(st.sampled_from([0.0, 0.3, 0.5, 0.9, 1.0]), min_size=1, max_size=400))
+def test_what_a_share_reaches_is_the_highest_recall_that_enough_queries_have(recalls: list[float]) -> None:
+    """The binomial distribution says how many are enough; of few queries not even all."""
+    count = len(recalls)
+    for share, reached in zip(SHARES, reached_of(np.array(recalls)), strict=True):
+        least = share - 0.01
+        chances = [math.comb(count, below) * (1 - least) ** below * least ** (count - below) for below in range(50)]
+        allowed = [below for below in range(50) if sum(chances[: below + 1]) <= 0.025]
+        enough = [level for level in recalls if sum(it < level for it in recalls) in allowed]
+        at_most = max(level for level in recalls if sum(it >= level for it in recalls) >= share * count - 1e-6)
+        assert reached == (min(max(enough), at_most) if allowed else 0)
+
+
+def test_what_few_queries_tell_holds_for_others_of_their_kind() -> None:
+    """In 97.5 of 100 draws, but for a hundredth of the others."""
+    rng = np.random.default_rng(0)
+    for count in (50, 182, 183, 300, 1_000):
+        reached = np.array([reached_of(rng.beta(8, 1, count)) for _ in range(1_000)])
+        holds = 1 - reached**8 >= np.array(SHARES) - 0.01  # the share of the distribution that is above
+        assert (holds.mean(axis=0) > 0.965).all(), (count, holds.mean(axis=0))
+        assert bool(reached[:, 2].any()) == (count >= 183), "fewer cannot tell what 99 of 100 have"
+
+
+def test_no_more_is_told_than_the_queries_had() -> None:
+    for count in (20_000, 100_000):
+        for share, reached in zip(SHARES, reached_of(np.arange(count) / count), strict=True):
+            assert reached == pytest.approx(1 - share), (count, share)
+
+
+REACHED = ((0.7, 0.5, 0.1), (0.8, 0.6, 0.2), (0.7, 0.5, 0.3), (0.9, 0.9, 0.6), (1.0, 0.9, 0.9))
+LOW = tuple(replace(it, reached=reached) for it, reached in zip((*NEAR, *FAR), REACHED, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("target", "share", "distances"),
+    [(0.5, 0.95, 100), (0.6, 0.95, 180), (0.7, 0.95, 1_100), (0.9, 0.95, 1_100), (0.9, 0.96, 2_000), (0.7, 0.5, 100),
+     (0.7, 0.9, 100), (1.0, 0.9, 2_000), (0.95, 0.99, 2_000), (0.2, 0.99, 180)],
+)  # fmt: skip
+def test_by_a_share_the_cheapest_measured_point_at_which_so_many_queries_reach_the_target_is_chosen(
+    target: float, share: float, distances: float
+) -> None:
+    chosen = choose_point(LOW, target, share)
+    assert chosen is not None
+    assert chosen.distances == distances
+
+
+def test_the_points_that_are_kept_choose_by_shares_as_all_do() -> None:
+    rng = np.random.default_rng(1)
+    many = [
+        replace(
+            point(width, 1 - 2 / width, (3 + rank) * (40 + width), slack=slack, k=k),
+            reached=tuple(np.sort(rng.integers(0, k + 1, 3) / k)[::-1].tolist()),
+        )
+        for rank, slack in enumerate((0.0, 0.1, math.inf))
+        for width in (10, 16, 25, 40, 64, 100, 160)
+        for k in (10, 100)
+    ]
+    kept = points_to_keep(many)
+    for k in (10, 100, 200):
+        of_kept, of_many = points_for(kept, k), points_for(many, k)
+        for target in np.arange(0.05, 1.01, 0.05).tolist():
+            for share in (0.5, *SHARES):
+                assert choose_point(of_kept, target, share) == choose_point(of_many, target, share)
+
+
+def test_a_width_between_two_promises_no_more_than_the_narrower_one_reached() -> None:
+    chosen = choose_point(LOW, 0.9)
+    assert chosen is not None
+    assert (chosen.search_list, chosen.reached) == (20, LOW[2].reached)

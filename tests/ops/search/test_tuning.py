@@ -393,7 +393,8 @@ def test_parameters_are_those_that_are_given_and_say_so() -> None:
     for filtered, shards in ((False, 2), (True, None)):
         chosen, _ = chooser.choose(10, options, filtered=filtered)
         why = "the index's own; ranked by codes, then by the table's vectors; given: search_list, shards, oversample"
-        assert chosen == SearchParameters(50, 3, shards, why=why, rerank=True)
+        assert replace(chosen, unforeseen="") == SearchParameters(50, 3, shards, why=why, rerank=True, unforeseen="")
+        assert ("under a condition" in chosen.unforeseen) == filtered
 
 
 def test_a_number_of_shards_that_is_given_holds_beside_a_target_of_all_rows() -> None:
@@ -520,8 +521,9 @@ def test_distances_are_those_of_the_tables_own_vectors(table: Table, vectors: st
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"search_list": 0}, {"shards": 0}, {"oversample": -1}, {"target_recall": 0}, {"target_recall": "0.9"}, {"k": 2.5}],
-)
+    [{"search_list": 0}, {"shards": 0}, {"oversample": -1}, {"target_recall": 0}, {"target_recall": "0.9"}, {"k": 2.5},
+     {"recall_share": 0.9}, {"target_recall": 0.9, "recall_share": 0}, {"target_recall": 0.9, "recall_share": 0.995}],
+)  # fmt: skip
 def test_options_out_of_range_are_refused(table: Table, wrong: dict[str, float]) -> None:
     with pytest.raises(QueryError):
         open_index(table, DEFINITION, storage=STORAGE).search(queries(1), **wrong)  # type: ignore[arg-type]

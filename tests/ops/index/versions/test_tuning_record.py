@@ -74,6 +74,28 @@ def test_a_record_of_other_things_than_it_is_to_have_is_none(change: dict[str, A
         TuningRecord.from_json(json.dumps(document))
 
 
+def test_what_shares_of_the_queries_reach_is_kept_apart_from_what_0_1_0_reads() -> None:
+    measured = MeasuredPoint(10, 40, 1, 0.5, 0.9, 0.01, 1234.5, 7.5, (0.9, 0.8, 0.123456789))
+    earlier = replace(measured, reached=())
+    record = TuningRecord((measured, earlier), 500, SnapshotId(7), SnapshotId(6), 0, {})
+    document = record.document()
+    assert document["points"] == [[10, 40, 1, 0.5, 0.9, 0.01, 1234.5, 7.5]] * 2
+    assert document["reached"] == [[0.9, 0.8, 0.12346], []]
+    assert record.as_kept().points == (replace(measured, reached=(0.9, 0.8, 0.12346)), earlier)
+    del document["reached"]
+    assert TuningRecord.from_json(json.dumps(document)).points == (earlier, earlier)
+
+
+@pytest.mark.parametrize(
+    "reached", [7, [], [[]], [[0.9, 0.8, 1.1], []], [[0.9], []], [["x", 0, 0], []], [[-0.1, 0, 0], []]], ids=str
+)
+def test_shares_that_cannot_be_are_none(reached: Any) -> None:
+    point = MeasuredPoint(10, 40, 1, 0.5, 0.9, 0.01, 1234.5, 7.5)
+    document = TuningRecord((point, point), 500, SnapshotId(7), SnapshotId(6), 0, {}).document()
+    with pytest.raises(TuningError, match="it is no record of tuning"):
+        TuningRecord.from_json(json.dumps({**document, "reached": reached}))
+
+
 def test_a_record_of_another_format_names_both() -> None:
     document = TuningRecord((), 500, SnapshotId(7), SnapshotId(6), 0, {}).document()
     with pytest.raises(TuningError, match="it has format 2, and this release reads 1"):
