@@ -1,6 +1,7 @@
 """Objects in this process's memory: read as files are, and forgotten together."""
 
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar, cast
 
@@ -176,3 +177,9 @@ def test_no_negative_length_is_requested_behind_the_end_of_a_part() -> None:
     for offset in (0, 3, 4, 9):
         part.read_range(offset, 9)
     assert Requests.ranges == [(3, 4), (6, 1), (7, 0), (12, 0)]
+
+
+def test_its_clock_is_that_of_the_process() -> None:
+    before = time.time_ns() // 1_000_000
+    with memory_folder("of a clock") as folder:
+        assert before <= open_storage(folder, STORAGE).now_ms(folder) <= time.time_ns() // 1_000_000
