@@ -12,8 +12,9 @@ file that was added after the base's sequence number, or by another snapshot whe
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 
-from icepuffin.ops.model import CREATED_BY, NO_SNAPSHOT, DeleteFile, LiveFile, SnapshotId
+from icepuffin.ops.model import CREATED_BY, NO_SNAPSHOT, LiveFile, SnapshotId
 from icepuffin.ops.storage import relative_to
 from icepuffin.ops.table.row_deletes import fingerprint
 from icepuffin.ops.table.shared_deletes import values_of
@@ -54,6 +55,9 @@ _FETCHED = 64 << 20
 """Bytes that are fetched at once; a larger blob is fetched alone"""
 
 
+_sequence_number = attrgetter("sequence_number")
+
+
 @dataclass(frozen=True, slots=True)
 class FileKey:
     """Identity of a data file's live rows: the file, and the deletes that apply to it."""
@@ -83,10 +87,6 @@ def file_key(file: LiveFile, location: str) -> FileKey:
     added = max((file.file_sequence_number, *values_of(file.deletes, _sequence_number)))
     added_by = NO_SNAPSHOT if file.file_sequence_number else file.added_by
     return FileKey(relative_to(file.path, location), deletes, added, added_by)
-
-
-def _sequence_number(delete: DeleteFile) -> int:
-    return delete.sequence_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ def write_file_sketches(
     for images, directory in _PAIRS:
         are_counts = images == FILE_SKETCHES
         chosen = [part for file in files if (part := _only(file, are_counts=are_counts)).sketches]
-        keys = sketch_directory_blob.shared_columns([list(file.sketches) for file in chosen])
+        keys = tuple(sorted({key for file in chosen for key in file.sketches}))
         fields = sorted({field_id for key in keys for field_id in fields_of(key)})
         entries: list[DirectoryEntry] = []
         if chosen:

@@ -18,7 +18,7 @@ FEW_FILES = 8
 FEW_VALUES = 1 << 20
 """Data files and values, rows times columns, that take no longer to be read again than a commit does"""
 _CLASS = 8
-"""Ratio of the sizes of two classes; packs of one class and below are fewer than this"""
+"""Ratio of the sizes of two classes, a power of two; packs of one class and below are fewer than this"""
 _MIN_PART_IN_USE = 0.5
 """Share of a pack's bytes that a version must use; else its sketches are copied"""
 
@@ -49,8 +49,4 @@ def packs_to_share(used_bytes: Mapping[_Pack, tuple[int, int]], other_bytes: int
 
 
 def _size_class(length: int) -> int:
-    size_class = 0
-    while length >= _CLASS * PACK_BYTES:
-        length //= _CLASS
-        size_class += 1
-    return size_class
+    return max(0, (length // PACK_BYTES).bit_length() - 1) // (_CLASS.bit_length() - 1)

@@ -7,7 +7,7 @@ data files there are.
 
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,8 +116,3 @@ def _entry(read: Cursor, columns: int) -> DirectoryEntry:
     if (numbers[::2] >= columns).any() or int(numbers[1::2].sum(dtype=np.uint64)) != raw:
         raise BadBlobError(f"sketch directory: {path} has other columns, or images of another length, than it lists")
     return DirectoryEntry(path, deletes, added_by, stored, raw, layout)
-
-
-def shared_columns(layouts: Sequence[Sequence[tuple[int, str]]]) -> tuple[tuple[int, str], ...]:
-    """The columns that any of the files has, ascending."""
-    return tuple(sorted({column for layout in layouts for column in layout}))
