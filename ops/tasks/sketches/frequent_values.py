@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from icepuffin.ops.tasks.sketches.canonical_columns import canonical_chunks
 from icepuffin.ops.tasks.sketches.sketch_types import type_name_of
@@ -51,7 +52,10 @@ class FrequentAccumulator:
         hash stand for it. Raises SketchTypeError for types without a theta sketch, and for other data.
         """
         for chunk in canonical_chunks(array, iceberg_type, Kind.FREQUENT):
-            values, counts = chunk.drop_null().value_counts().flatten()
+            present = chunk.drop_null()
+            if pa.types.is_floating(present.type):  # NaNs of different bits have one text
+                present = pc.if_else(pc.is_nan(present), pa.scalar(float("nan"), present.type), present)
+            values, counts = present.value_counts().flatten()
             numbers = counts.to_numpy()
             self._total += int(numbers.sum())
             loss = 0
@@ -59,7 +63,7 @@ class FrequentAccumulator:
                 loss = int(np.partition(numbers, -CAPACITY - 1)[-CAPACITY - 1])
                 kept = np.flatnonzero(numbers > loss)
                 values, numbers = values.take(pa.array(kept)), numbers[kept] - loss
-            counts_by_text: Counter[str] = Counter()  # NaNs of different bits have one text
+            counts_by_text: Counter[str] = Counter()  # bytes that are not UTF-8 may have the text of others
             for text, number in zip(_texts(values, iceberg_type), numbers.tolist(), strict=True):
                 counts_by_text[text] += number
             self._add(counts_by_text, loss)

@@ -78,6 +78,17 @@ def test_nans_are_one_value() -> None:
     ]
 
 
+@pytest.mark.parametrize(("iceberg", "dtype", "bits"), [("float", "f4", "u4"), ("double", "f8", "u8")])
+def test_nans_of_many_bits_lose_no_more_than_one_value_where_there_are_too_many(
+    iceberg: str, dtype: str, bits: str
+) -> None:
+    nans = (np.array([np.nan], dtype).view(bits) + np.arange(50, dtype=bits)).view(dtype)
+    values = np.concatenate([np.repeat(nans, 10), np.repeat(np.arange(500, dtype=dtype), 3)])
+    most, *_ = frequent_values(image_of(pa.array(values), iceberg))
+    assert (most.text, most.lower <= 500 <= most.upper) == ("nan", True)
+    assert [v.text for v in frequent_values(image_of(pa.array(np.array([0.1], dtype)), iceberg))] == ["0.1"]
+
+
 def test_equal_counts_are_listed_by_text_and_do_not_depend_on_the_order_of_rows() -> None:
     values = ["b", "a", "c", "c"]
     image = image_of(pa.array(values), "string")
