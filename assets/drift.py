@@ -12,6 +12,7 @@ from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.messages import listed, plural, readable_share
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.table.snapshots import find_snapshot
+from icepuffin.ops.table.summaries import snapshot_count
 from icepuffin.ops.theta.ancestry import nearest_ancestors
 from icepuffin.ops.theta.errors import LostStatisticsError
 from icepuffin.ops.theta.ndv import is_sketched
@@ -36,7 +37,8 @@ def drift_result(
     there = [columns[0] for statistics in pair for _, columns, _ in statistics.rows() if len(columns) == 1]
     of_all = dict.fromkeys(there, thresholds[ALL]) if ALL in thresholds else {}
     named = {column: threshold for column, threshold in thresholds.items() if column != ALL}
-    rows = [row_counts(find_snapshot(table, it))[2] for it in (snapshot_id, before)]
+    snapshots = [find_snapshot(table, it) for it in (snapshot_id, before)]
+    rows = [(row_counts(it)[2], snapshot_count(it, "total-records")) for it in snapshots]
     over = [
         f"settings name {name}, which the table lacks"
         for name in sorted(named.keys() - set(table.schema().column_names))
@@ -68,9 +70,9 @@ def _result(*unknown: str, over: list[str] = [], compared: str = "") -> dg.Asset
 
 
 def _changes(
-    column: str, pair: Sequence[SnapshotStatistics], rows: Sequence[int | None]
+    column: str, pair: Sequence[SnapshotStatistics], rows: Sequence[tuple[int | None, int]]
 ) -> dict[str, tuple[float, float] | None]:
-    """(change, what of it is more than the sketches may be off by) by what is compared; None where it is not known."""
+    """(change, how much is certain) by what is compared; None: not known. `rows`: live by summaries, and in files."""
 
     def both(kind: str) -> list[Any]:
         """A statistic of either snapshot; none where one lacks it, or has none that counts for it."""
@@ -85,10 +87,9 @@ def _changes(
     if (histograms := both("histogram")) and all(it.count for it in histograms):
         distance = histograms[0].distance(histograms[1])
         changes["quantiles"] = distance, max(0.0, distance - sum(it.rank_error for it in histograms))
-    present = [it.total for it in both("frequent")] or [
-        it.count for it in histograms
-    ]  # of these NaNs are left out, too
-    if present and all(rows):
-        now, then = (count / (of or 1) for count, of in zip(present, rows, strict=True))
-        changes["share of nulls"] = abs(now - then), abs(now - then)
+    # histograms leave out NaNs, too; live rows may be more than summaries tell, whose deletes may delete nothing
+    present = [it.total for it in both("frequent")] or [it.count for it in histograms]
+    if present and all(live for live, _ in rows):
+        now, then = ((it / most, min(1.0, it / (live or 1))) for it, (live, most) in zip(present, rows, strict=True))
+        changes["share of nulls"] = abs(now[1] - then[1]), max(0.0, now[0] - then[1], then[0] - now[1])
     return changes

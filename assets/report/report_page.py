@@ -291,18 +291,19 @@ def _distinct(report: TableReport) -> Markup | None:
     figures, lines = [], []
     for name, by_snapshot in report.distinct.items():
         points = [
-            Point(index, ndv, f"snapshot {at}: {ndv:,}, {_between(ndv, rows[at])}", bounds=ndv_bounds(ndv, rows[at]))
+            Point(index, ndv, f"snapshot {at}: {ndv:,}, {_between(*bounds)}", bounds=bounds)
             for index, (at, ndv) in enumerate(by_snapshot.items())
+            for bounds in [ndv_bounds(ndv, report.rows_in_files[at])]
         ]
         at, last = list(by_snapshot.items())[-1]
+        bounds = ndv_bounds(last, report.rows_in_files[at])
         axes = Axes(
             f"Distinct values of {name}: {last:,} at last", ends=("oldest snapshot", "newest"), is_from_zero=True
         )
-        text = element("p", _span(_number(last)), f" ({_between(last, rows[at])})")
+        text = element("p", _span(_number(last)), f" ({_between(*bounds)})")
         figures.append(_figure(name, text, line_chart(points, axes)))
-        bounds = map(_number, ndv_bounds(last, rows[at]))
-        share = _share_of_rows(last, rows[at])
-        lines.append((PageCell(name), _number(last), *bounds, share, _number(len(points)), PageCell(str(at))))
+        share = _share_of_rows(last, rows[at], is_exact=bounds[0] == bounds[1])
+        lines.append((PageCell(name), *map(_number, (last, *bounds)), share, _number(len(points)), PageCell(str(at))))
     if not lines:
         return None
     columns = ("column", "distinct values", "at least", "at most", "of the rows", "snapshots", "counted for snapshot")
@@ -349,18 +350,16 @@ def _histogram(column: ValueCounts) -> Markup:
     return _figure(f"Values of {column.column}", element("p", text), chart, _fields(top, "parts"))
 
 
-def _share_of_rows(ndv: int, rows: int | None) -> PageCell:
+def _share_of_rows(ndv: int, rows: int | None, *, is_exact: bool) -> PageCell:
     """A whole per cent of an estimate, and no more than all rows."""
     if not rows:
         return _UNKNOWN
-    low, high = ndv_bounds(ndv, rows)
     share = min(ndv / rows, 1.0)
-    text = readable_share(share) if low == high else f"about {share:.0%}"
+    text = readable_share(share) if is_exact else f"about {share:.0%}"
     return PageCell(text, share, f"{ndv:,} of {plural(rows, 'row')}")
 
 
-def _between(ndv: int, rows: int | None) -> str:
-    low, high = ndv_bounds(ndv, rows)
+def _between(low: int, high: int) -> str:
     return "exact" if low == high else f"{readable_count(low)} to {readable_count(high)}"
 
 

@@ -17,7 +17,9 @@ from icepuffin.ops.index.definitions.definition_columns import as_named_in
 from icepuffin.ops.index.upkeep.freshness import missing_ref
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import SnapshotId, StorageConfig
+from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.table.snapshots import head_of, table_name
+from icepuffin.ops.table.summaries import snapshot_count
 from icepuffin.ops.theta.errors import LostStatisticsError
 from icepuffin.ops.theta.ndv import ndv_at
 from icepuffin.ops.theta.snapshot_statistics import SnapshotStatistics, statistics_beside_ndvs
@@ -58,6 +60,8 @@ class TableReport:
     """Rows of the head by the values of filter columns, by index"""
     distinct: Mapping[str, Mapping[SnapshotId, int]]
     """Numbers of distinct values by column, and by the snapshots that have sketches of their own"""
+    rows_in_files: Mapping[int, int]
+    """Rows of the data files by snapshot id, deleted ones included; 0 where its summary does not tell"""
     statistics: SnapshotStatistics | None
     """Statistics of the head, where it has some beside numbers of distinct values"""
     shortfalls: tuple[Shortfall, ...]
@@ -108,6 +112,7 @@ def table_report(table: Table, spec: TableSpec, storage: StorageConfig) -> Table
         indexes=tuple(indexes),
         values=values,
         distinct=_distinct(table, shown),
+        rows_in_files={it: snapshot_count(of, "total-records") for it, of in snapshots_by_id(table.metadata).items()},
         statistics=statistics,
         shortfalls=(*_shortfalls(table, spec, head, indexes), *lost),
     )

@@ -138,9 +138,9 @@ def ndv_property(blob: BlobMetadata | StoredBlob) -> int | None:
     return ndv if ndv >= 0 else None
 
 
-def ndv_bounds(ndv: int, rows: int | None, theta: int | None = None, count: int = DEFAULT_K) -> tuple[int, int]:
-    """Between which a number of distinct values lies, at 95 %, and no more than there are rows: by theta and number of
-    hashes of its sketch, or by the estimate, which is all that metadata has; one of up to 4,096 values is exact.
+def ndv_bounds(ndv: int, rows: int, theta: int | None = None, count: int = DEFAULT_K) -> tuple[int, int]:
+    """Between which a number of distinct values lies, at 95 %, and no more than `rows` of the data files, deleted ones
+    included (0: not known): by theta and number of hashes of its sketch, or by the estimate; up to 4,096 it is exact.
     """
     if theta is None:
         theta, count = (MAX_THETA, ndv) if ndv <= DEFAULT_K else (int(DEFAULT_K * 2.0**63 / ndv), DEFAULT_K)

@@ -16,8 +16,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 import icepuffin
+from examples.demo.row_deletes import append_position_deletes
 from icepuffin.assets.drift import drift_result
 from icepuffin.assets.glance import INLINE_CHARACTERS, histogram_bars
+from icepuffin.assets.newest_snapshots import row_counts
 from icepuffin.assets.report.report_page import report_page
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import StatisticsSettings, TableSettings
@@ -25,7 +27,9 @@ from icepuffin.assets.theta_sketches import theta_sketches_asset
 from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.resources import Catalogs, Engine
+from icepuffin.ops.table.snapshots import find_snapshot
 from icepuffin.ops.tasks.task_runner import LocalRunner, RunContext
+from icepuffin.ops.theta.ndv import ndv_bounds
 from icepuffin.ops.theta.requested_statistics import RequestedStatistics
 from icepuffin.ops.theta.theta_materialization import count_theta_sketches
 from icepuffin.orchestration.cli import main
@@ -278,6 +282,27 @@ def test_drift_of_distinct_values_is_relative(table: Table) -> None:
     sketched(table)
     assert words(drift(table, id=0.2))["drifted"].startswith("distinct values of id: 25.0% (25.0% for certain)")
     assert drift(table, id=0.25).passed
+
+
+def test_deletes_that_delete_nothing_are_no_drift_and_no_bound(table: Table, folder: Path) -> None:
+    """Compaction may leave them, and then the summary counts too few live rows."""
+    table.overwrite(rows(0, 10_000))
+    (task,) = table.scan().plan_files()
+    append_position_deletes(table, {task.file.file_path: np.arange(3_000)})
+    sketched(table)
+    table.overwrite(table.refresh().scan().to_arrow())
+    now = sketched(table)
+    assert row_counts(find_snapshot(table.refresh(), now))[2] == 4_000, "of 7,000"
+    assert words(drift(table, country=1e-9, price=1e-9)).keys() == {"compared with", "not compared"}
+    report = icepuffin.write_report(table, folder / "t.html")
+    low, high = ndv_bounds(report.distinct["id"][now], report.rows_in_files[now])
+    counted = icepuffin.read_statistics(table).ndv["id"]
+    assert low <= 7_000 <= high == counted.upper == 7_000
+    assert abs(low - counted.lower) <= 1, "by the rounded estimate"
+    assert f"snapshot {now}: {counted.ndv:,}, {low:,} to 7,000" in report_page(report)
+    table.overwrite(rows(0, 10_000, nulls=2))
+    sketched(table)
+    assert not drift(table, country=0.1).passed, "10 % to 50 %, of which at least some is certain"
 
 
 def test_what_sketches_may_be_off_by_is_no_drift(table: Table) -> None:

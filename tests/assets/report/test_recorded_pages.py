@@ -150,6 +150,7 @@ WHOLE = TableReport(
         "all": {SnapshotId(101): 9_999},
         "most": {SnapshotId(101): 12_000},
     },
+    rows_in_files={it.snapshot_id: it.rows or 0 for it in SNAPSHOTS},
     statistics=None,
     shortfalls=(
         Shortfall("1 snapshot behind", "Index e is 1 snapshot behind.", "icepuffin refresh db.t"),

@@ -126,10 +126,10 @@ def test_distinct_values_that_others_have_counted_are_left_out(tmp_path: Path) -
 
 
 def test_the_bounds_of_an_estimate_hold_for_nearly_all_sketches() -> None:
-    assert ndv_bounds(4_096, None) == (4_096, 4_096)
+    assert ndv_bounds(4_096, 0) == (4_096, 4_096)
     assert ndv_bounds(1_000_000, 1_010_000)[1] == 1_010_000, "there are no more values than rows"
     assert ndv_bounds(1_000_000, 900_000)[1] == 1_000_000, "a summary may be wrong"
-    low, high = ndv_bounds(1_000_000, None)
+    low, high = ndv_bounds(1_000_000, 0)
     assert (round(low, -3), round(high, -3)) == (969_000, 1_032_000), "two deviations of 1.6 %"
 
 
