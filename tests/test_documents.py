@@ -258,6 +258,13 @@ KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 _IN_WORDS = {5: "five", 8: "eight", 10: "tenth", 16: "sixteenth"}
 CONSTANTS: tuple[tuple[str, str, str, str, float], ...] = (
     ("changing-the-model.md", "- {} % of the rows lie in other files", "ops.index.vain_builds", "OTHER_ROWS", 0.01),
+    (
+        "how-a-search-works.md",
+        "up to one place for {} rows of the shard",
+        "ann_kernels.graphs.graph_search",
+        "_WALKED_WHERE_LOST",
+        1,
+    ),
     ("how-a-search-works.md", "fewer than {} rows for each centroid", "ops.search.tuning", "_ROWS_PER_CENTROID", 1),
     (
         "concepts.md",

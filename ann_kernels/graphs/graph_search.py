@@ -61,6 +61,10 @@ to there, and goes on from where it is
 _COMPARED_WHERE_LOST = 480
 """Live vectors that are compared per node of a beam's width, at most, where equal distances hide the nearest rows.
 Whatever the codes: what the recall gate measured holds for readers whose codes are others"""
+_WALKED_WHERE_LOST = 30
+"""Live vectors per node of a beam's width, at least, for which a beam twice as wide is tried first, and again. At the
+widest it computes half as many distances as comparing all. A wide beam is full of equals more seldom: without this a
+narrow one would cost more"""
 _QUERIES_PER_TASK = 64
 _KEYS_PER_TASK = 1 << 20
 """Slots in the candidate lists of a task, at most: 8 MiB; or those of one query"""
@@ -250,7 +254,8 @@ class Searcher:
 
         Where tombstones crowd the live nodes out, the beam is widened, and goes on from where it is; then it begins
         anew, twice as wide, up to the width from which comparing all live vectors is faster. They are compared, too,
-        where a beam is full of nodes that are equally far, if they are at most `_COMPARED_WHERE_LOST` times its width.
+        where a beam is full of nodes that are equally far, if they are at most `_COMPARED_WHERE_LOST` times its width,
+        and beams up to a width of one node for `_WALKED_WHERE_LOST` of them are no less full.
         A beam as wide as the graph is answered by comparing the vectors, where the walk goes by codes. Where few nodes
         are live, `meeting` says how many of them are to be met: then the beam is as wide as that takes, but for half of
         its width at first, which finds the way.
@@ -308,12 +313,13 @@ class Searcher:
             width = min(factor * width, count)
             results.replace(short, self._walk(queries[short], k, self._beam(k, width, width, meeting), threads))
             short = self._short(results, last, meeting)
-        if last >= 0 and not meeting and self._is_lost(results, width):
-            is_lost = results.work[:, 3] > 0
-            if self._metric is not Metric.INNER_PRODUCT:
-                farthest = self._with_copies(results.ids, results.distances)[1][:, min(k, self._live_count) - 1]
-                is_lost &= farthest > 0  # nothing is nearer
-            short = np.union1d(short, np.flatnonzero(is_lost))
+        if last >= 0 and not meeting and self._may_be_lost(results, width):
+            lost = self._lost(results, k)
+            while len(lost) and self._sought_count >= _WALKED_WHERE_LOST * 2 * width:
+                width *= 2
+                results.replace(lost, self._walk(queries[lost], k, self._beam(k, width, width, 0), threads))
+                lost = np.intersect1d(lost, self._lost(results, k))
+            short = np.union1d(short, lost)
         if len(short) and self._compares:
             results.ids[short], results.distances[short] = self._compare_sought(queries[short], k)
             results.work[short, 1] += self._sought_count
@@ -335,12 +341,19 @@ class Searcher:
             slots = min(slots, widest + more)
         return Beam(first, min(max(widest, slots), self._walkable_count), min(k, self._sought_count), 0)
 
-    def _is_lost(self, results: Results, width: int) -> bool:
+    def _may_be_lost(self, results: Results, width: int) -> bool:
         """Whether equal distances may have led a walk nowhere, and there are few enough vectors to compare them all.
 
         Among nodes that are all as far from a query no edge leads nearer to it.
         """
         return bool(results.work[:, 3].any()) and self._sought_count <= _COMPARED_WHERE_LOST * width
+
+    def _lost(self, results: Results, k: int) -> npt.NDArray[np.intp]:
+        """Queries whose beam is full of nodes that are as far as the k-th result, and something may be nearer."""
+        is_lost = results.work[:, 3] > 0
+        if self._metric is not Metric.INNER_PRODUCT:
+            is_lost &= self._with_copies(results.ids, results.distances)[1][:, min(k, self._live_count) - 1] > 0
+        return np.flatnonzero(is_lost)
 
     def _short(self, results: Results, last: int, meeting: int) -> npt.NDArray[np.intp]:
         """Queries whose beam met too few live nodes."""

@@ -42,6 +42,35 @@ def test_a_stored_vector_finds_its_equals_where_all_others_are_equally_far(
     assert fewer < distances
 
 
+def test_a_narrow_beam_that_is_full_of_equals_costs_no_more_than_a_wide_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of binary rows some tie anywhere: a wider beam goes past them, where a narrow one had all rows compared."""
+    rows = np.random.default_rng(5).integers(0, 2, (6_064, 24)).astype(np.float32)
+    vectors, queries = rows[64:], rows[:64]
+    graph = vamana.build(vectors, Metric.L2, VamanaParams(max_degree=24, search_list=64))
+    searcher = Searcher(graph, vectors, Metric.L2)
+
+    def measured(k: int, search_list: int) -> tuple[float, float]:
+        _, distances, stats = searcher.search(queries, k, search_list=search_list)
+        recall = recalls_of(distances, exact_top_k(queries, vectors, k, Metric.L2)[1]).mean()
+        return float(recall), float(stats.distances.mean())
+
+    for k, narrow, wide in ((10, 13, 40), (10, 16, 40), (15, 20, 64), (30, 40, 100)):
+        (recall, distances), (_, of_wide) = measured(k, narrow), measured(k, wide)
+        assert distances < 1.5 * of_wide
+        assert recall > 0.95
+    monkeypatch.setattr(graph_search, "_WALKED_WHERE_LOST", len(vectors))
+    assert measured(10, 13)[1] > 4 * measured(10, 40)[1], "all rows were compared at once"
+
+
+@pytest.mark.parametrize("search_list", [10, 16, 20])
+def test_where_wider_beams_are_no_less_full_all_rows_are_compared(search_list: int) -> None:
+    kinds = np.eye(1_024, dtype=np.float32)
+    graph = vamana.build(kinds, Metric.L2, VamanaParams(max_degree=16, search_list=32))
+    ids, _, stats = Searcher(graph, kinds, Metric.L2).search(kinds[:50], 10, search_list=search_list)
+    assert (ids[:, 0] == np.arange(50)).all()
+    assert stats.distances.max() < 2 * len(kinds)
+
+
 def test_as_many_rows_are_compared_whatever_the_codes() -> None:
     """What the recall gate measures by codes of one byte holds for readers that have others, or none."""
     vectors = np.repeat(np.eye(255, dtype=np.float32), 6, axis=0)

@@ -16,6 +16,7 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.distances.recall import recalls_of
+from icepuffin.ann_kernels.graphs import graph_search
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit
 from icepuffin.ops.catalog.connection import open_catalog
@@ -569,8 +570,11 @@ def test_any_rows_as_near_as_the_true_ones_count_where_distances_are_rounded(own
     assert trial.measure(prepared, 10, SearchParameters(1_000), truth).recall == 1.0
 
 
-def test_among_rows_that_tie_tuning_chooses_nothing_dearer_than_the_curves_do(own_table: Table) -> None:
+def test_among_rows_that_tie_tuning_chooses_nothing_dearer_than_the_curves_do(
+    own_table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The narrowest list finds all of them, by comparing every row of the shard."""
+    monkeypatch.setattr(graph_search, "_WALKED_WHERE_LOST", 10_000)  # no wider beam is tried first
     values = np.random.default_rng(5).integers(0, 2, (1_500, 24))
     table = own_table.catalog.create_table("db.binary", ROWS)
     table.append(make_rows(0, len(values)).set_column(3, ROWS.field(3), pa.array(values.tolist(), ROWS.field(3).type)))
@@ -582,8 +586,9 @@ def test_among_rows_that_tie_tuning_chooses_nothing_dearer_than_the_curves_do(ow
     assert choice.tuned.distances <= choice.by_curves.distances < 500 < report.points[0].distances
 
 
-def test_wider_lists_are_measured_until_they_cost_more(own_table: Table) -> None:
+def test_wider_lists_are_measured_until_they_cost_more(own_table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """A list of 10 is too narrow to have all rows compared that tie, and one of 16 finds all of them so."""
+    monkeypatch.setattr(graph_search, "_WALKED_WHERE_LOST", 10_000)  # no wider beam is tried first
     hot = np.random.default_rng(5).integers(0, 64, (3, 6_000))
     values = np.eye(64, dtype=np.float32)[hot].sum(axis=0)
     table = own_table.catalog.create_table("db.hot", ROWS)
