@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from icepuffin.ann_kernels.arrays import F64
+from icepuffin.ann_kernels.arrays import F64, Bool
 
 
 def recalls_of(distances: F64, exact: F64, rounding: F64 | float = 0.0) -> F64:
@@ -27,3 +27,13 @@ def recalls_of(distances: F64, exact: F64, rounding: F64 | float = 0.0) -> F64:
     hits = np.minimum((distances < last - rounding).sum(axis=1), nearer)
     ties = np.minimum((distances <= last + rounding).sum(axis=1) - hits, counts - nearer)
     return np.asarray(np.where(counts, (hits + ties) / np.maximum(counts, 1), 1.0))
+
+
+def with_themselves(recalls: F64, others: F64, own: F64, is_found: Bool) -> F64:
+    """Recalls f64[Q] by stored rows, 0 where a row missed itself and that is all that can be missed: the k nearest
+    others, at distances `others` f64[Q, k], ascending, are all as far, and itself is nearer, at `own` f64[Q].
+
+    Of vectors that are all equally far from one another any others are right. `is_found` bool[Q].
+    """
+    tells = (own < others[:, 0]) & (others[:, 0] == others[:, -1])
+    return np.where(tells & ~is_found, 0.0, recalls)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels.distances.exact_distances import pair_distances
-from icepuffin.ann_kernels.distances.recall import recalls_of
+from icepuffin.ann_kernels.distances.recall import recalls_of, with_themselves
 from icepuffin.ann_kernels.distances.top_k import exact_top_k
 from icepuffin.ann_kernels.graphs.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
@@ -110,7 +110,8 @@ def recalls_of_all(
         found = np.take_along_axis(found, best, axis=1)
         is_itself = found == itself[:, None]
         found[is_itself & (np.cumsum(is_itself, axis=1) == 1)] = np.inf
-        recalls[width, oversample] = float(recalls_of(found, nearest).mean())
+        of_all = with_themselves(recalls_of(found, nearest), nearest, itself, is_itself.any(axis=1))
+        recalls[width, oversample] = float(of_all.mean())
     return recalls
 
 

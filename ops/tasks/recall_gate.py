@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels.distances.exact_distances import pair_distances
-from icepuffin.ann_kernels.distances.recall import recalls_of
+from icepuffin.ann_kernels.distances.recall import recalls_of, with_themselves
 from icepuffin.ann_kernels.distances.top_k import exact_top_k
 from icepuffin.ann_kernels.graphs.graph_search import MIN_CODED, Searcher
 from icepuffin.ann_kernels.graphs.vamana import Graph
@@ -90,7 +90,7 @@ def recall_of_nodes(
 
     vectors: f32[N, D], prepared. The shard may hold them rounded, or as codes only; the search uses what it holds, and
     answers are compared by `vectors`. Candidates of a lean shard are re-ranked by exact distance, as in a search. Ties
-    count as `recalls_of` says. There must be two live nodes at least.
+    count as `recalls_of` and `with_themselves` say. There must be two live nodes at least.
     """
     metric = Metric.of_code(shard.metric)
     k = min(rows + 1, int(is_live.sum()))
@@ -99,7 +99,9 @@ def recall_of_nodes(
     distances = exact_of(vectors[query_nodes], vectors, answers, metric)
     itself = query_nodes[:, None]
     others = np.sort(np.where(exact_ids == itself, np.inf, exact), axis=1)[:, :rows]
-    return recalls_of(np.where(answers == itself, np.inf, distances), others)
+    own = np.where(exact_ids == itself, exact, np.inf).min(axis=1)
+    recalls = recalls_of(np.where(answers == itself, np.inf, distances), others)
+    return with_themselves(recalls, others, own, (answers == itself).any(axis=1))
 
 
 def search_by_defaults(

@@ -10,7 +10,7 @@ from icepuffin.ann_kernels.graphs import vamana
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.rows.bitmap import Bitmap
 from icepuffin.ops.recall.shard_recall import BY_DEFAULTS, SHARED_QUERIES_PER_WIDE_ONE
-from icepuffin.ops.tasks.found_rows import find_rows, recalls_of_all
+from icepuffin.ops.tasks.found_rows import FoundRows, find_rows, recalls_of_all
 from icepuffin.ops.tasks.recall_gate import curve_settings, held_out, search_by_defaults, searcher_of
 from icepuffin.puffin.blobs.shard_blob import Shard
 from tests.ops.tasks.searchable import searchable_shard
@@ -137,3 +137,10 @@ def test_too_few_rows_tell_nothing() -> None:
     measured = {(rows.k, len(rows.settings)): recalls_of_all([rows], vectors[:4], Metric.L2) for rows in found}
     assert measured == {(10, 1): {BY_DEFAULTS: 1.0}, (100, 1): {}, (10, 8): {}, (100, 5): {}}
     assert find_rows(shard, vectors, ~ALL[:11], vectors[:4], count=4, threads=1) == (), "no row is live"
+
+
+@pytest.mark.parametrize(("found", "expected"), [([0.0, 1.0, 1.0], 1.0), ([1.0, 1.0, 1.0], 0.0)])
+def test_a_row_whose_others_are_all_as_far_has_to_find_itself(found: list[float], expected: float) -> None:
+    ranks = np.arange(3.0)[None]
+    parts = [FoundRows(2, [(0, 0)], np.array([[0.0, 1.0, 1.0]]), [ranks], [np.array([found])])]
+    assert recalls_of_all(parts, np.ones((1, 4), np.float32), Metric.L2) == {(0, 0): expected}

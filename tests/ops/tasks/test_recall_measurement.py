@@ -10,6 +10,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ann_kernels.distances.top_k import exact_top_k
+from icepuffin.ann_kernels.graphs import graph_search, vamana
 from icepuffin.ann_kernels.graphs.graph import spread_indices
 from icepuffin.ann_kernels.graphs.graph_search import MIN_CODED, Searcher
 from icepuffin.ann_kernels.metric import Metric
@@ -281,3 +282,27 @@ def test_one_searcher_measures_all_that_is_measured_of_a_shard(
     monkeypatch.setattr(recall_gate, "Searcher", CountingSearcher)
     index_head(table, replace(DEFINITION, shards=2))
     assert coded_from.count(MIN_CODED) == 2  # that of the check of the file makes no codes
+
+
+@pytest.mark.parametrize("metric", list(Metric))
+def test_where_all_rows_are_equally_far_recall_tells_whether_they_find_themselves(
+    metric: Metric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any other rows are as near as the nearest ones: those alone would make a recall of 1 of every search."""
+    vectors = np.eye(600, dtype=np.float32)
+    graph = vamana.build(vectors, metric, vamana.VamanaParams(max_degree=8, search_list=16))
+    zeros = np.zeros(600, np.uint32)
+    shard = Shard(
+        metric=metric.code, dims=600, max_degree=8, search_list=16, alpha=1.2, medoid=graph.medoid,
+        neighbors=graph.neighbors, degrees=graph.degrees, file_slots=zeros, row_positions=np.arange(600),
+        content_hashes=zeros.astype(np.uint64), vectors=vectors,
+    )  # fmt: skip
+    live, nodes = np.ones(600, np.bool_), np.arange(64)
+    assert measure_recall(shard, vectors, live, seed=0, threads=1).recall == 1.0
+    monkeypatch.setattr(graph_search, "_COMPARED_WHERE_LOST", 0)  # a walk alone meets some of them
+    searcher = searcher_of(shard, vectors, live)
+    answers, _ = search_by_defaults(searcher, shard, vectors[nodes], 11, threads=1)
+    found = (answers == nodes[:, None]).any(axis=1)
+    recalls = recall_of_nodes(searcher, shard, vectors, live, nodes, threads=1)
+    assert recalls.tolist() == found.astype(float).tolist()
+    assert found.mean() < 0.9
