@@ -1,7 +1,6 @@
 """`icepuffin mcp`."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,10 +17,8 @@ if TYPE_CHECKING:
 
     from icepuffin.ops.search.result import SearchResult
 
-_MAX_ANSWER = 100
-"""Rows, or snapshots, of one answer"""
-_MAX_LETTERS = 10_000
-"""Letters of one text in a call"""
+_MAX_ANSWER, _MAX_LETTERS = 100, 10_000
+"""The most rows, or snapshots, of one answer, and letters of one text in a call"""
 _Count = Annotated[int, Field(ge=1, le=_MAX_ANSWER)]
 _Text = Annotated[str | None, Field(max_length=_MAX_LETTERS)]
 _Words = Annotated[_Text, Field(description="Words to find in the index's columns of texts")]
@@ -52,9 +49,12 @@ def command(session: Session) -> None:
 def server_of(session: Session) -> "MCPServer[Any]":
     """The server of the tables that the settings name. Raises ModuleNotFoundError without the extra."""
     from mcp.server import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
     from mcp.types import ToolAnnotations
 
     from icepuffin import __version__
+    from icepuffin.assets.newest_snapshots import newest_snapshots
+    from icepuffin.ops.errors import IcepuffinError
     from icepuffin.ops.search.opening import open_index
     from icepuffin.orchestration.cli.query_vectors import vector_of_row
 
@@ -64,8 +64,6 @@ def server_of(session: Session) -> "MCPServer[Any]":
         return {"tables": list(_tables(session))}
 
     def snapshots(table: str, limit: _Count = 20, catalog: str | None = None) -> dict[str, Any]:
-        from icepuffin.assets.newest_snapshots import newest_snapshots
-
         context = _context(session, table, catalog)
         return {"snapshots": [report_document(entry) for entry in newest_snapshots(context.table, context.spec, limit)]}
 
@@ -83,21 +81,15 @@ def server_of(session: Session) -> "MCPServer[Any]":
         catalog: str | None = None,
     ) -> dict[str, Any]:
         context = _context(session, table, catalog)
+        definition = context.index(index)
         query: Any = vector
-        definition, storage = context.index(index), context.storage
+        at: dict[str, Any] = {"snapshot": snapshot, "storage": context.storage}
         if like_id is not None:
             if vector is not None:
                 raise click.UsageError("give vector or like_id, not both")
             column, kind = context.vector_column(definition, snapshot), definition.element_type
-            row: dict[str, Any] = {
-                "id_column": id_column,
-                "element_type": kind,
-                "snapshot": snapshot,
-                "storage": storage,
-            }
-            query = vector_of_row(context.table, column, like_id, **row)
-        threads = session.settings.thread_count
-        reader = open_index(context.table, definition, snapshot=snapshot, storage=storage, threads=threads)
+            query = vector_of_row(context.table, column, like_id, id_column=id_column, element_type=kind, **at)
+        reader = open_index(context.table, definition, threads=session.settings.thread_count, **at)
         return {"result": reader.search(query, k, text=text, where=where, columns=columns)}
 
     def told(result: "SearchResult") -> dict[str, str]:
@@ -106,8 +98,10 @@ def server_of(session: Session) -> "MCPServer[Any]":
     def offer(name: str, about: str, function: Callable[..., Any], shown: Callable[..., Any] = dict) -> None:
         @wraps(function)
         def tool(**arguments: Any) -> Any:
-            with _told():
+            try:
                 return json_value(shown(**function(**arguments)))
+            except (click.ClickException, IcepuffinError) as error:  # of any other MCP tells that there was one
+                raise ToolError(" ".join(str(error).split())) from error
 
         hints = ToolAnnotations(read_only_hint=True, open_world_hint=False)
         server.add_tool(tool, name=name, description=about, annotations=hints)
@@ -124,25 +118,9 @@ def _rows(result: "SearchResult") -> dict[str, Any]:
     return {**at, "warnings": list(result.warnings), "rows": plain_rows(result.rows.drop_columns(["query"]))}
 
 
-@contextmanager
-def _told() -> Iterator[None]:
-    """Tells what icepuffin says of an error. Of any other MCP tells that there was one, and logs it on stderr."""
-    from mcp.server.mcpserver.exceptions import ToolError
-
-    from icepuffin.ops.errors import IcepuffinError
-
-    try:
-        yield
-    except (click.ClickException, IcepuffinError) as error:
-        raise ToolError(" ".join(str(error).split())) from error
-
-
 def _context(session: Session, table: str, catalog: str | None) -> TableContext:
     """A table of the settings. Raises UsageError for all others, whether or not the catalog has them."""
-    from icepuffin.ops.resources import is_named_by
-
-    entries = [entry for entry in session.settings.tables.values() if catalog in (None, entry.catalog)]
-    if not any(is_named_by(table, entry.name) for entry in entries):
+    if not any(catalog in (None, entry.catalog) for entry in session.entries(table)):
         raise click.UsageError("this is no table of the settings: take one that the tool `tables` lists")
     return TableContext(session, table, catalog, as_json=True)
 
@@ -150,29 +128,22 @@ def _context(session: Session, table: str, catalog: str | None) -> TableContext:
 def _tables(session: Session) -> Iterator[dict[str, Any]]:
     """The tables of the settings, each once; in place of what cannot be read the error."""
     from icepuffin.ops.errors import IcepuffinError, faults_of
-    from icepuffin.ops.resources import is_pattern
 
-    listed = set()
-    for entry in session.settings.tables.values():
-        table, pattern, catalog = entry.name, entry.name, entry.catalog
+    for entry, _, unlisted in session.tables():
         try:
-            for table in session.catalogs.matching(catalog, pattern) if is_pattern(pattern) else (pattern,):
-                if (catalog, table) not in listed:
-                    listed.add((catalog, table))
-                    with faults_of(table):
-                        yield _description(TableContext(session, table, catalog, as_json=True))
+            if unlisted:
+                raise unlisted
+            with faults_of(entry.name):
+                yield _description(TableContext(session, entry.name, entry.catalog, as_json=True))
         except IcepuffinError as error:
-            yield {"table": table, "catalog": catalog, "error": str(error)}
+            yield {"table": entry.name, "catalog": entry.catalog, "error": str(error)}
 
 
 def _description(context: TableContext) -> dict[str, Any]:
     indexes = [
-        {
-            **{name: getattr(state.definition, name) for name in ("name", "column", "metric", "text", "filters")},
-            "versions": len(state.versions),
-            "snapshot_id": None if state.snapshot_id is None else str(state.snapshot_id),
-            "snapshots_behind": state.lag and state.lag.snapshots,
-        }
+        {name: getattr(state.definition, name) for name in ("name", "column", "metric", "text", "filters")}
+        | {"versions": len(state.versions), "snapshot_id": state.snapshot_id and str(state.snapshot_id)}
+        | {"snapshots_behind": state.lag and state.lag.snapshots}
         for state in context.index_states
     ]
     columns = {field.name: str(field.field_type) for field in context.table.schema().fields}

@@ -65,28 +65,15 @@ def command(session: Session, *, listen: tuple[str, int] | None) -> None:
 
 
 def _samples(session: Session) -> "Iterator[MetricSample]":
-    """The samples of all tables, each once. A table, or a pattern, that the catalog does not answer for has none but
-    `up`. A table with an entry of its own has the settings of that, and not those of a pattern.
-    """
-    from icepuffin.ops.errors import IcepuffinError
+    """The samples of all tables. A table, or a pattern, that the catalog does not answer for has none but `up`."""
     from icepuffin.ops.metrics import MetricSample
-    from icepuffin.ops.resources import is_pattern
 
-    sampled: set[tuple[str, str]] = set()
-    for settings in sorted(session.settings.tables.values(), key=lambda entry: is_pattern(entry.name)):
-        catalog, name = settings.catalog, settings.name
-        by_pattern = is_pattern(name)
-        try:
-            names = session.catalogs.matching(catalog, name) if by_pattern else (name,)
-        except IcepuffinError as error:
-            click.echo(f"error: {error}", err=True)
-            yield MetricSample("icepuffin_table_up", {"catalog": catalog, "table": name}, 0)
-            continue
-        for name in names:
-            if (catalog, name) not in sampled:
-                sampled.add((catalog, name))
-                table = settings.model_copy(update={"name": name})
-                yield from _table_samples(session, table, by_pattern=by_pattern)
+    for settings, by_pattern, unlisted in session.tables():
+        if unlisted:
+            click.echo(f"error: {unlisted}", err=True)
+            yield MetricSample("icepuffin_table_up", {"catalog": settings.catalog, "table": settings.name}, 0)
+        else:
+            yield from _table_samples(session, settings, by_pattern=by_pattern)
 
 
 def _table_samples(session: Session, settings: "TableSettings", *, by_pattern: bool) -> "Iterator[MetricSample]":

@@ -1,6 +1,6 @@
 """One invocation of the command line: its settings, its catalogs, its engine and its console, made when first used."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from pathlib import Path
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from icepuffin.assets.table_settings import TableSettings
+    from icepuffin.ops.errors import IcepuffinError
     from icepuffin.ops.resources import Catalogs, Engine
     from icepuffin.orchestration.settings import Settings
 
@@ -65,7 +66,7 @@ class Session:
         """
         if catalog is not None:
             return catalog
-        entries = self._entries(table)
+        entries = self.entries(table)
         of_table = [entry for entry in entries if entry.name == table] or entries
         names = tuple(dict.fromkeys(entry.catalog for entry in of_table))
         if len(names) > 1:
@@ -81,12 +82,32 @@ class Session:
         from icepuffin.assets.table_settings import TableSettings
 
         name = self.catalog_name(catalog, table)
-        entries = [entry for entry in self._entries(table) if entry.catalog == name]
+        entries = [entry for entry in self.entries(table) if entry.catalog == name]
         if not entries:
             return TableSettings(catalog=name, name=table), False
         return entries[0].model_copy(update={"name": table}), entries[0].name != table
 
-    def _entries(self, table: str) -> "list[TableSettings]":
+    def tables(self) -> "Iterator[tuple[TableSettings, bool, IcepuffinError | None]]":
+        """(settings, whether they are those of a pattern, None) of each table of the settings, each once; of a pattern
+        that the catalog does not list the error. A table's own entry counts, not a pattern's.
+        """
+        from icepuffin.ops.errors import IcepuffinError
+        from icepuffin.ops.resources import is_pattern
+
+        listed: set[tuple[str, str]] = set()
+        for entry in sorted(self.settings.tables.values(), key=lambda entry: is_pattern(entry.name)):
+            by_pattern = is_pattern(entry.name)
+            try:
+                names = self.catalogs.matching(entry.catalog, entry.name) if by_pattern else (entry.name,)
+            except IcepuffinError as error:
+                yield entry, True, error
+                continue
+            for name in names:
+                if (entry.catalog, name) not in listed:
+                    listed.add((entry.catalog, name))
+                    yield entry.model_copy(update={"name": name}), by_pattern, None
+
+    def entries(self, table: str) -> "list[TableSettings]":
         """The entries of the file that stand for a table: its own first, then the patterns that it matches."""
         from icepuffin.ops.resources import is_named_by
 
