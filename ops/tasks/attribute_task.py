@@ -23,6 +23,8 @@ from icepuffin.puffin.blobs.attributes_blob import AttributeEntry, entry_of, lis
 
 _VALUE_BYTES = 8
 """Bytes that reading one value takes, about; of a list, as many as are kept at most"""
+_STORED_AT_ONCE = 1 << 22
+"""Bytes of a file that a batch of values takes, about: of texts, 10 to 40 MB"""
 
 _TOO_MANY = f"its distinct values take more than {BYTES_PER_ROW} bytes per row"
 _TOO_MANY_IN_LISTS = f"its lists take more than {LIST_BYTES_PER_ROW} bytes per row"
@@ -78,6 +80,7 @@ def _entry(task: AttributesTask, slot: FileSlot, file: LiveFile, field_id: int) 
 
 
 def column_values(opened: DataFile) -> Iterator[pa.Array]:
-    """The values of the only column that a file was opened for, batch by batch."""
-    for batch in opened.batches(BATCH_ROWS):
+    """The values of the only column that a file was opened for, batch by batch: the longer they are, the fewer."""
+    stored, rows = sum(map(opened.stored_bytes, range(opened.groups))), opened.start(opened.groups)
+    for batch in opened.batches(min(BATCH_ROWS, max(1, _STORED_AT_ONCE * rows // max(1, stored)))):
         yield plain_values(opened.conform(batch).column(0))

@@ -47,6 +47,7 @@ from icepuffin.ops.rows.datafile import DataFile, DataFileError, arrow_schema, m
 from icepuffin.ops.rows.vector_column import exact_vectors
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.table.live_rows import read_live
+from icepuffin.ops.tasks.attribute_task import column_values
 from icepuffin.ops.tasks.sketches.column_updates import update_ndv
 from icepuffin.ops.tasks.sketches.theta_task import FilePart, SketchTask, sketch_files
 from icepuffin.puffin.blobs.theta_blob import decode
@@ -610,6 +611,18 @@ def test_an_encrypted_file_is_not_called_damaged(tmp_path: Path, *, plaintext_fo
     file = LiveFile(f"file://{path}", path.stat().st_size, 10, 1, "PARQUET")
     with pytest.raises(DataFileError, match=r"encrypted\.parquet is encrypted, and icepuffin reads plain data files"):
         rows(file, one(1, "a", LongType()), 1)
+
+
+def test_the_longer_values_are_the_fewer_are_read_at_once(tmp_path: Path) -> None:
+    """Texts of random letters, which do not compress, so that a batch takes about as much as in the file."""
+    letters = np.random.default_rng(0).integers(32, 127, 12_000_000, np.uint8).tobytes().decode()
+    for length, most in ((4_000, 6 << 20), (100, 1 << 20)):
+        texts = [letters[first : first + length] for first in range(0, 3_000 * length, length)]
+        file = write(tmp_path, column("a", 1, texts, pa.string()))
+        batches = list(column_values(DataFile(STORE, file, one(1, "a", StringType()), [1])))
+        assert max(batch.nbytes for batch in batches) < most
+        assert (len(batches) == 1) == (length == 100)
+        assert pa.concat_arrays(batches).to_pylist() == texts
 
 
 @settings(deadline=None)
