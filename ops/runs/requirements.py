@@ -58,6 +58,10 @@ _MATCHED_MB = 2048
 """Most memory of that: longer lists are matched in parts"""
 _VALUE_BYTES, _LIST_BYTES = 64, 512
 """Memory per row and column for conditions: of plain values, and of lists; four times what versions keep at most"""
+_WORDS_BYTES, _INCLUDED_BYTES = 320 * MIB, 64 * MIB
+"""Most memory of a task that makes words of columns of texts, and of one that reads included columns"""
+_READ_FACTOR = 16
+"""The same, in bytes of a table's data files, where these are few"""
 _MAX_SKETCHES = 2 * BUDGET_BYTES + UNION_BYTES
 """Most memory of sketches: of files, those that are made and those of earlier versions, and unions of tasks"""
 _FILE_FACTOR = 2
@@ -151,14 +155,21 @@ def _mib(size: float) -> int:
 
 def _index_work(table: Table, definition: IndexDefinition, snapshot: Snapshot, rows: int, engine: Engine) -> _Work:
     if not definition.has_graphs:
-        return _Work(rows, snapshot_count(snapshot, "total-data-files"), driver=2 * BALL_BYTES)
-    bounds = refresh_bounds(table, definition, snapshot)
-    if bounds is None:
+        work = _Work(rows, snapshot_count(snapshot, "total-data-files"), driver=2 * BALL_BYTES)
+    elif (bounds := refresh_bounds(table, definition, snapshot)) is None:
         work = _build_work(table, definition, snapshot, rows, engine)
     else:
         is_local = normalize(table.metadata.location).startswith("file:")
         work = _refresh_work(definition, bounds, engine, is_local=is_local)
-    return replace(work, driver=work.driver + rows * _attribute_bytes(table, definition))
+    reading = _WORDS_BYTES if definition.text else _INCLUDED_BYTES if definition.include else 0
+    if (size := find_count(snapshot, "total-files-size")) is not None:
+        reading = min(reading, _READ_FACTOR * size)
+    return replace(
+        work,
+        driver=work.driver + rows * _attribute_bytes(table, definition),
+        task=max(work.task, reading),
+        in_driver=max(work.in_driver, reading),
+    )
 
 
 def _attribute_bytes(table: Table, definition: IndexDefinition) -> int:

@@ -153,6 +153,24 @@ def test_memory_is_that_of_one_shard_at_a_time(lake: Lake) -> None:
     assert 512 + 512 < chosen.memory_mb <= 512 + 1.5 * 2 * SHARD_BYTES // MIB
 
 
+@pytest.mark.parametrize("method", ["diskann", "centroid"])
+def test_memory_is_that_of_the_largest_task_and_texts_and_included_columns_make_tasks(lake: Lake, method: str) -> None:
+    def memory(file_bytes: int, rows: int = 1000, **columns: Any) -> int:
+        totals = {"records": rows, "files-size": file_bytes}
+        return requirements(lake, totals=totals, method=method, **columns).memory_mb
+
+    few = memory(100_000)
+    assert memory(100_000, text=("name",)) == max(few, 512 + 2)
+    many = memory(40 << 20)
+    assert memory(40 << 20, text=("name",), include=("name",)) == max(many, 512 + 320)
+    assert memory(40 << 20, include=("name",)) == max(many, 512 + 64)
+    cluster = Engine(spark_conf={"spark.master": "spark://spark:7077"}, threads=1, driver_only_rows=0)
+    of_cluster = requirements(
+        lake, totals={"records": 1000, "files-size": 40 << 20}, engine=cluster, method="centroid", text=("name",)
+    )
+    assert of_cluster.memory_mb == 512 + cluster.jvm_mb + 320, "what is small is done in the run's own process"
+
+
 def test_known_dimensions_replace_the_size_of_the_files(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     lake = make_lake(tmp_path / "lake", snapshots=1)
     lake.write_settings(run_tags={"memory": "{memory_mb}"})

@@ -1,8 +1,8 @@
 """Estimates of a plan: rows by shard, bytes and seconds, made before the work.
 
 Rows and bytes come from the plan, the routing blob, the base version's location maps (if rows have gone) and one
-Parquet footer. Rows to insert are expected values: the shard of a vector is known only when it is read. Seconds come
-from `icepuffin.ops.index.planning.rates`.
+Parquet footer per column. Rows to insert are expected values: the shard of a vector is known only when it is read.
+Seconds come from `icepuffin.ops.index.planning.rates`.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.codes.code_sizes import rotated_bytes
 from icepuffin.ops.index.planning.changes import sample_new_rows
@@ -48,7 +49,7 @@ def estimate(run: RunContext, plan: VersionPlan, *, dead: DeadNodes | None = Non
     Reads metadata, at most a sample of vectors and, where rows have gone, location maps; these not where `dead` holds
     the nodes without rows. Raises StorageError, PuffinError, DataFileError, as the work itself would.
     """
-    merged = 0
+    merged = columns = 0
     if plan.existing is not None or plan.action is Action.EMPTY:
         shards: tuple[ShardEstimate, ...] = ()
         amounts = Amounts()
@@ -67,6 +68,7 @@ def estimate(run: RunContext, plan: VersionPlan, *, dead: DeadNodes | None = Non
         by_lineage = bool(plan.changes.lineage_files)  # then vectors are read of new rows alone
         rows = sum(shard.insert for shard in shards) if by_lineage else sum(file.record_count for file in plan.added)
         shards = _with_data_files(shards, rows * width)
+        columns = _column_bytes(plan, run.storage)
     seconds, rates = predicted_seconds(run, plan, amounts)
     return Estimate(
         action=plan.action,
@@ -77,7 +79,7 @@ def estimate(run: RunContext, plan: VersionPlan, *, dead: DeadNodes | None = Non
         merged=merged,
         shards_rebuilt=sum(shard.how is How.REBUILT for shard in shards),
         shards_copied=sum(shard.how.keeps_bytes for shard in shards),
-        bytes_read=sum(shard.bytes_read for shard in shards),
+        bytes_read=sum(shard.bytes_read for shard in shards) + columns,
         bytes_written=sum(shard.bytes_written for shard in shards),
         seconds=round(seconds, 3),
         rates=rates,
@@ -99,7 +101,7 @@ def _of_balls(run: RunContext, plan: VersionPlan) -> Estimate:
         merged=0,
         shards_rebuilt=0,
         shards_copied=0,
-        bytes_read=round(rows * width),
+        bytes_read=round(rows * width) + _column_bytes(plan, run.storage),
         bytes_written=files * balls_per_file(files, dims) * (4 * dims + 8),
         seconds=round(seconds, 3),
         rates=rates,
@@ -247,19 +249,42 @@ def _vector_width(plan: VersionPlan, storage: StorageConfig) -> tuple[float, int
     dims = int(plan.base.routing.codebook.shape[1]) if plan.base else 0
     if not plan.added:
         return 0.0, dims
-    file = max(plan.added, key=lambda item: item.record_count)
-    parquet = open_data_file(open_storage(file.path, storage), file)
-    name = column_names(parquet.schema, file, plan.schema).get(plan.field_id)
     element_type = element_type_of(plan.schema, plan.field_id)
-    size = raw = values = 0
-    for group in range(parquet.metadata.num_row_groups):
-        for column, chunk in parquet.chunks(group):
-            if column == name:
-                size, values = size + chunk.total_compressed_size, values + chunk.num_values
-                raw += chunk.total_uncompressed_size
-    rows = max(1, parquet.metadata.num_rows)
+    width, values, raw, rows = _stored_width(plan.added, plan.schema, plan.field_id, storage)
     of_column = values if element_type == OF_COLUMN else dims_of(raw, element_type)
-    return size / rows, dims or max(1, of_column // rows)
+    return width, dims or max(1, of_column // rows)
+
+
+def _column_bytes(plan: VersionPlan, storage: StorageConfig) -> int:
+    """Stored bytes of the included columns and of those of texts, as far as they are read: of files that are added, and
+    of all files where the base version lacks a column.
+    """
+    base = plan.base if plan.action is Action.REFRESHED else None
+    total = 0.0
+    for field_ids, known in (
+        (plan.include_ids, base.included if base else ()),
+        (plan.text_ids, base.texts if base else ()),
+    ):
+        for field_id in field_ids:
+            files = plan.added if field_id in known else plan.live.files
+            if files:
+                width, *_ = _stored_width(files, plan.column_schema, field_id, storage)
+                total += width * sum(file.record_count for file in files)
+    return round(total)
+
+
+def _stored_width(
+    files: Sequence[LiveFile], schema: Schema, field_id: int, storage: StorageConfig
+) -> tuple[float, int, int, int]:
+    """(stored bytes per row of a column, its values, its bytes as they were encoded, rows) in the largest of files."""
+    file = max(files, key=lambda item: item.record_count)
+    parquet = open_data_file(open_storage(file.path, storage), file)
+    name = column_names(parquet.schema, file, schema).get(field_id)
+    groups = range(parquet.metadata.num_row_groups)
+    chunks = [chunk for group in groups for column, chunk in parquet.chunks(group) if column == name]
+    rows = max(1, parquet.metadata.num_rows)
+    stored, values = sum(it.total_compressed_size for it in chunks), sum(it.num_values for it in chunks)
+    return stored / rows, values, sum(it.total_uncompressed_size for it in chunks), rows
 
 
 def _amounts(plan: VersionPlan, shards: Sequence[ShardEstimate], dims: int, merged: int) -> Amounts:

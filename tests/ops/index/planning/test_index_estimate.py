@@ -68,6 +68,40 @@ def test_a_build_is_foreseen(table: Table) -> None:
     assert expected.rates == "default rates, 1 thread; the first run on a machine compiles kernels, too"
 
 
+def test_columns_that_are_read_beside_the_vectors_count(table: Table) -> None:
+    """Of new files; of all files where the version before lacks the column."""
+
+    def stored(*paths: str) -> int:
+        groups = [pq.read_metadata(path.removeprefix("file://")).row_group(0) for path in paths]
+        chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
+        return sum(chunk.total_compressed_size for chunk in chunks if chunk.path_in_schema in ("id", "name"))
+
+    index_head(table)
+    before, definition = (
+        table.refresh().inspect.files()["file_path"],
+        replace(DEFINITION, text=("name",), include=("id",)),
+    )
+    expected, _ = estimate_and_report(table, definition)
+    assert expected.bytes_read == pytest.approx(stored(*before.to_pylist()), rel=0.2)
+    table.append(make_rows(1200, 1240))
+    (new,) = {*table.refresh().inspect.files()["file_path"].to_pylist()} - {*before.to_pylist()}
+    expected, _ = estimate_and_report(table, definition)
+    assert expected.bytes_read - sum(shard.bytes_read for shard in expected.shards) == stored(new)
+
+
+@pytest.mark.parametrize("method", ["diskann", "centroid"])
+def test_columns_that_a_build_reads_count_with_any_method(table: Table, method: str) -> None:
+    plain = (
+        DEFINITION if method == "diskann" else IndexDefinition(name="e", column="embedding", metric="l2", method=method)
+    )
+    head = table.refresh().metadata.current_snapshot_id or 0
+    sizes = [
+        estimate(RunContext(table, STORAGE), plan_version(RunContext(table, STORAGE), definition, head)).bytes_read
+        for definition in (plain, replace(plain, text=("name",)), replace(plain, include=("name",)))
+    ]
+    assert sizes[0] < sizes[1] == sizes[2]
+
+
 def test_appended_rows_are_foreseen_and_seconds_are_measured_from_then_on(table: Table) -> None:
     index_head(table)
     table.append(make_rows(1200, 1240))
