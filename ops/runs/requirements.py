@@ -61,7 +61,7 @@ _VALUE_BYTES, _LIST_BYTES = 64, 512
 _WORDS_BYTES, _INCLUDED_BYTES = 320 * MIB, 64 * MIB
 """Most memory of a task that makes words of columns of texts, and of one that reads included columns"""
 _READ_FACTOR = 16
-"""The same, in bytes of a table's data files, where these are few"""
+"""Limit of the same, in bytes of a table's data files, where these are few"""
 _MAX_SKETCHES = 2 * BUDGET_BYTES + UNION_BYTES
 """Most memory of sketches: of files, those that are made and those of earlier versions, and unions of tasks"""
 _FILE_FACTOR = 2
