@@ -223,8 +223,8 @@ def _removed_by(table: Table, snapshot: Snapshot) -> set[_Key]:
 def _changes_in_file(
     table: Table, storage: StorageConfig, snapshot: Snapshot, kind: StructType
 ) -> dict[_Key, _Moment] | None:
-    """When partitions were changed, by the partition statistics of a snapshot; None where there are none of ours, or
-    they have a field that is gone: rows that it told apart are alike without it.
+    """When partitions were changed, by the partition statistics of a snapshot; None where there are none of ours, or a
+    field is gone that told rows apart, now or before they were written: they are alike without it.
     """
     entry = partition_statistics_by_id(table.metadata).get(snapshot.snapshot_id)
     rows = own_statistics(entry.statistics_path, storage) if entry else None
@@ -235,13 +235,13 @@ def _changes_in_file(
     fields = [part.field_id for part in kind.fields]
     if not stored.keys() <= set(fields):
         return None
-    absent = pa.nulls(len(rows))
-    values = zip(*(_stored(stored.get(field_id, absent)) for field_id in fields), strict=True)
+    values = zip(*(_stored(stored.get(field_id, pa.nulls(len(rows)))) for field_id in fields), strict=True)
     moments = zip(rows["last_updated_at"].to_pylist(), rows["last_updated_snapshot_id"].to_pylist(), strict=True)
-    return {
+    changes = {
         key: _NEVER if at is None else (at, 0, by)
         for key, (at, by) in zip(zip(spec_ids, values, strict=True), moments, strict=True)
     }
+    return changes if len(changes) == len(rows) else None
 
 
 def own_statistics(path: str, storage: StorageConfig) -> pa.Table | None:

@@ -717,7 +717,7 @@ def test_what_is_older_than_every_last_change_is_not_read(
 
 
 def test_rows_that_a_dropped_column_made_alike_stay_apart(catalog: SqlCatalog, read: list[int]) -> None:
-    """Nor does an earlier file tell when they were changed, that knew the column."""
+    """Nor does an earlier file tell when they were changed, that knew the column, or has them alike."""
     names = "text", "small"
     table = catalog.create_table("db.y", COLUMNS, partition_spec=spec_of(*names), properties={"format-version": "2"})
     one, two = file(table, ("a", 0)), file(table, ("a", 7))
@@ -734,6 +734,9 @@ def test_rows_that_a_dropped_column_made_alike_stay_apart(catalog: SqlCatalog, r
     check(table, last)
     assert read == [removed]
     assert rows_of(table, last).num_rows == 3
+    later = add(table, file(table, ("b",)))
+    make(table, later)
+    check(table, later)
 
 
 def test_position_deletes_by_their_writer_are_counted(catalog: SqlCatalog) -> None:
