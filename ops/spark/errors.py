@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.tasks.task_runner import RunnerError
 
 if TYPE_CHECKING:
@@ -11,10 +12,12 @@ if TYPE_CHECKING:
 
 _REMEDIES = {
     "maxResultSize": "raise spark.driver.maxResultSize, or search for fewer queries or rows at once",
-    "SparkContext was shut down": "make a SparkRunner of a live session, and open readers by it",
     "Python worker exited unexpectedly": "executors may lack memory: see their logs",
     "ExecutorLostFailure": "executors may lack memory: see their logs",
 }
+_STOPPED = "the Spark session was stopped: make a SparkRunner of a live one, and open readers by it"
+_STOPPING = ("SparkContext was shut down", "stopped SparkContext", "SESSION_CLOSED", "Channel closed")
+"""What errors say while a session, or the context of a Connect server, is being stopped"""
 _MAX_CHARACTERS = 300
 
 
@@ -23,7 +26,7 @@ def require_live(session: "SparkSession") -> None:
     refused connection then, and through Spark Connect by an error that says nothing of runners.
     """
     if _is_stopped(session):
-        raise RunnerError("the Spark session was stopped: make a SparkRunner of a live one, and open readers by it")
+        raise RunnerError(_STOPPED)
 
 
 def _is_stopped(session: "SparkSession") -> bool:
@@ -39,11 +42,18 @@ def _is_stopped(session: "SparkSession") -> bool:
 
 
 @contextmanager
-def reported(label: str, *, typed: bool = True) -> Iterator[None]:
-    """Raises RunnerError for an error of Py4J or a JVM that is gone, and, if `typed`, for PySpark's own."""
+def reported(session: "SparkSession", label: str, *, typed: bool = True) -> Iterator[None]:
+    """Raises RunnerError for an error of Py4J or a JVM that is gone, and, if `typed`, for PySpark's own; where the
+    session was stopped, before or meanwhile, for each error that is none of ours.
+    """
+    require_live(session)
     try:
         yield
+    except IcepuffinError:
+        raise
     except Exception as error:
+        if any(sign in str(error) for sign in _STOPPING) or _is_stopped(session):
+            raise RunnerError(f"{label}: {_STOPPED}") from error
         from py4j.protocol import Py4JError  # noqa: PLC0415  only with a session
         from pyspark.errors import PySparkException  # noqa: PLC0415
 

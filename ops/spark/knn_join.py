@@ -41,6 +41,7 @@ from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.search.tuning import SearchOptions
 from icepuffin.ops.spark.broadcasts import broadcast_for_plans
+from icepuffin.ops.spark.errors import reported
 from icepuffin.ops.spark.knn_blocks import (
     EXPECTED,
     ROW,
@@ -148,41 +149,42 @@ def knn_join(
     require_type(reader, IndexReader, "knn_join takes an open index", "give open_index(table, index)")
     require_type(on, str, "on is the name of a column", 'write on="vector"')
     require_type(prefix, str, "prefix is put before names of columns", 'write prefix="match_"')
-    cores = SparkRunner(left.sparkSession).parallelism
-    if left.isStreaming:
-        raise QueryError("the left side is a stream: join each batch of it, in writeStream.foreachBatch")
-    require_at_least_one(block_rows=block_rows)
-    options = SearchOptions(search_list, shards, oversample, target_recall, recall_share=recall_share)
-    request, unfollowed = reader.search_request(k, options, where)
-    job = reader.search_job()
-    returned = field_ids(job.schema, columns, reader.table)
-    names = [str(job.schema.find_column_name(field_id)) for field_id in returned]
-    schema = _schema(left.schema, on, names, prefix, job)
-    _require_distinct(left.columns, [prefix + name for name in names], ignores_case=_ignores_case(left))
-    shares = _shares(job, reader.scanned, cores)
-    join = Join(
-        job=job.serialize(),
-        request=request,
-        shares=shares,
-        lanes=max(1, -(-_SEARCHES_PER_CORE * cores // len(shares))),
-        parts=cores,
-        vector=on,
-        field_ids=tuple(returned),
-        names=tuple(prefix + name for name in names),
-        reads=bool(returned) or request.rerank,
-        block_rows=_bounded(block_rows, request, len(shares)),
-        unhashed=tuple(field.name for field in left.schema.fields if not _is_hashed(field.dataType)),
-    )
-    version = reader.version
-    return KnnJoin(
-        rows=_job(left, join, schema),
-        coverage=reader.coverage,
-        snapshot_id=reader.snapshot_id,
-        index_snapshot_id=version.index_snapshot_id if version else None,
-        base_snapshot_id=version.base_snapshot_id if version else None,
-        why=reader.why,
-        warnings=(*reader.warnings, *unfollowed),
-    )
+    with reported(left.sparkSession, "knn_join", typed=False):
+        cores = SparkRunner(left.sparkSession).parallelism
+        if left.isStreaming:
+            raise QueryError("the left side is a stream: join each batch of it, in writeStream.foreachBatch")
+        require_at_least_one(block_rows=block_rows)
+        options = SearchOptions(search_list, shards, oversample, target_recall, recall_share=recall_share)
+        request, unfollowed = reader.search_request(k, options, where)
+        job = reader.search_job()
+        returned = field_ids(job.schema, columns, reader.table)
+        names = [str(job.schema.find_column_name(field_id)) for field_id in returned]
+        schema = _schema(left.schema, on, names, prefix, job)
+        _require_distinct(left.columns, [prefix + name for name in names], ignores_case=_ignores_case(left))
+        shares = _shares(job, reader.scanned, cores)
+        join = Join(
+            job=job.serialize(),
+            request=request,
+            shares=shares,
+            lanes=max(1, -(-_SEARCHES_PER_CORE * cores // len(shares))),
+            parts=cores,
+            vector=on,
+            field_ids=tuple(returned),
+            names=tuple(prefix + name for name in names),
+            reads=bool(returned) or request.rerank,
+            block_rows=_bounded(block_rows, request, len(shares)),
+            unhashed=tuple(field.name for field in left.schema.fields if not _is_hashed(field.dataType)),
+        )
+        version = reader.version
+        return KnnJoin(
+            rows=_job(left, join, schema),
+            coverage=reader.coverage,
+            snapshot_id=reader.snapshot_id,
+            index_snapshot_id=version.index_snapshot_id if version else None,
+            base_snapshot_id=version.base_snapshot_id if version else None,
+            why=reader.why,
+            warnings=(*reader.warnings, *unfollowed),
+        )
 
 
 def _bounded(block_rows: int, request: SearchRequest, shares: int) -> int:

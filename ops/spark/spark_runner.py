@@ -91,8 +91,9 @@ class SparkRunner:
     @property
     def parallelism(self) -> int:
         """Cores of the executors; of a runner in place, of those that its partitions are spread over."""
-        session = self._session
-        return placement_of(session).cores(session) if self.keeps_places else Executors.from_session(session).cores
+        session = self._opened
+        with reported(session, "the number of cores"):
+            return placement_of(session).cores(session) if self.keeps_places else Executors.from_session(session).cores
 
     def in_place(self) -> "SparkRunner":
         """The same runner, whose tasks run where those of the same number ran before, in jobs of as many tasks.
@@ -107,11 +108,13 @@ class SparkRunner:
     def _may_keep_places(self) -> bool:
         if self._keep_places is not None:
             return self._keep_places
-        releases = self._session.conf.get("spark.dynamicAllocation.enabled", "false") or ""
+        with reported(self._opened, "a setting"):
+            releases = self._opened.conf.get("spark.dynamicAllocation.enabled", "false") or ""
         return hasattr(self._session, "_jsc") and releases.strip().lower() != "true"
 
     def broadcast(self, data: bytes, owner: object) -> bytes | BroadcastBytes:
-        return broadcast_for_owner(self._session, data, owner)
+        with reported(self._opened, "a broadcast"):
+            return broadcast_for_owner(self._opened, data, owner)
 
     def run(
         self, function: Callable[[T], R], tasks: Sequence[T], *, label: str, progress: Progress | None = None
@@ -134,7 +137,7 @@ class SparkRunner:
 
     def _job(self, function: Callable[[T], R], tasks: Mapping[int, T], count: int, label: str) -> dict[int, Any]:
         """Results by number, some of them TaskFailure, of those of `count` tasks that wait. Raises RunnerError."""
-        with reported(label), self._described(label), ExitStack() as job:
+        with reported(self._opened, label), self._described(label), ExitStack() as job:
             call = broadcast_for_job(self._session, pickle.dumps(function), job)
             frame = self._placed_frame(call, tasks, count, job) if self.keeps_places else self._frame(call, tasks, job)
             returned = frame.toArrow()

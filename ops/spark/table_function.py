@@ -55,7 +55,7 @@ from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.search.text_search import texts_of
-from icepuffin.ops.spark.errors import require_live
+from icepuffin.ops.spark.errors import reported
 from icepuffin.ops.spark.spark_types import as_spark, spark_schema
 from icepuffin.ops.table.snapshots import TableUnavailableError, schema_at
 
@@ -140,12 +140,12 @@ def register_vector_search(
     require_type(
         catalog, Catalog, "register_vector_search takes a PyIceberg catalog", "open it first, as in load_catalog(...)"
     )
-    require_live(spark)  # PySpark would open another session, and register the function there
     settings = TableFunctionSettings(catalog.name, dict(catalog.properties), storage, process_cache().settings)
     # by the session's kind: one process may have both kinds
     functions = "pyspark.sql.connect.functions" if "connect" in type(spark).__module__ else "pyspark.sql.functions"
     udtf = import_module(functions).udtf
-    spark.udtf.register(name, udtf(_function(settings)))
+    with reported(spark, name, typed=False):  # PySpark would open another session, and register the function there
+        spark.udtf.register(name, udtf(_function(settings)))
 
 
 def _function(settings: TableFunctionSettings) -> type:

@@ -38,7 +38,7 @@ from icepuffin.ops.rows.datafile import arrow_schema, no_rows
 from icepuffin.ops.rows.element_types import OF_BITS, OF_COLUMN
 from icepuffin.ops.runs.snapshot import RefreshProgress
 from icepuffin.ops.search.errors import FilterError
-from icepuffin.ops.spark.errors import reported, require_live
+from icepuffin.ops.spark.errors import reported
 from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.spark.spark_types import as_spark
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError, UnknownTableError
@@ -270,8 +270,8 @@ class SqlSession:
         """The statement at the branch that Spark is set to read, if it has no snapshot; and see `_with_id`."""
         audited = table.properties.get("write.wap.enabled", "").lower() == "true"
         if audited and statement.snapshot is None and self._spark is not None:
-            require_live(self._spark)
-            branch = self._spark.conf.get("spark.wap.branch", None)
+            with reported(self._spark, "the statement"):
+                branch = self._spark.conf.get("spark.wap.branch", None)
             statement = replace(statement, snapshot=branch if branch in table.metadata.refs else None)
         return _with_id(statement, table)
 
@@ -369,9 +369,8 @@ class SqlSession:
             raise SqlError(f"no index answers this statement: {statement.why}; {_without_index(statement)}")
         if self._spark is None:
             raise SqlError(f"no index answers this statement: {statement.why}. {_WITHOUT_SPARK}")
-        require_live(self._spark)
         text = for_spark(statement)
-        with reported("the statement", typed=False):
+        with reported(self._spark, "the statement", typed=False):
             if self._spark_catalog is not None:
                 self._spark.catalog.setCurrentCatalog(self._spark_catalog)
             _refresh(self._spark, statement.tables)

@@ -3,7 +3,9 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -298,6 +300,65 @@ def test_a_session_that_was_stopped_is_an_error_of_ours() -> None:
     ]
 
 
+STOPPED_MEANWHILE = """
+from pyspark.sql import SparkSession
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.spark.errors import reported
+from icepuffin.ops.spark.knn_join import knn_join
+from icepuffin.ops.tasks.task_runner import RunnerError
+
+class Reader(IndexReader):
+    def search_request(self, *_):
+        session.stop()
+        session.range(1)
+
+def plan():
+    knn_join(left, Reader.__new__(Reader), on="query")
+
+def work():
+    with reported(session, "work", typed=False):
+        frame = session.range(1)
+        session.stop()
+        frame.count()
+
+for use in plan, work:
+    session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    left = session.range(1)
+    try:
+        use()
+    except RunnerError as error:
+        print(error, type(error.__cause__).__name__)
+"""
+
+
+@pytest.mark.jvm
+def test_a_session_that_is_stopped_meanwhile_is_an_error_of_ours() -> None:
+    done = subprocess.run([sys.executable, "-c", STOPPED_MEANWHILE], capture_output=True, text=True, check=True)
+    stopped = "the Spark session was stopped: make a SparkRunner of a live one, and open readers by it"
+    assert done.stdout.splitlines() == [f"knn_join: {stopped} AttributeError", f"work: {stopped} Py4JJavaError"]
+
+
+def note_and_wait(task: Path) -> None:
+    task.touch()
+    time.sleep(2)
+
+
+@pytest.mark.jvm
+def test_a_session_of_spark_connect_that_is_stopped_meanwhile_is_an_error_of_ours(
+    connect_spark: "SparkSession", tmp_path: Path
+) -> None:
+    from pyspark.sql.connect.session import SparkSession as Client  # noqa: PLC0415  imports pyspark
+
+    started, of_server = tmp_path / "started", connect_spark.client._builder.endpoint  # type: ignore[attr-defined]
+    client: Any = Client.builder.remote(f"sc://{of_server}").create()
+    with ThreadPoolExecutor(1) as threads:
+        job = threads.submit(SparkRunner(client).run, note_and_wait, [started], label="waits")
+        until(started.exists)
+        client.stop()
+        with pytest.raises(RunnerError, match=r"^waits: the Spark session was stopped: make a SparkRunner of a live"):
+            job.result()
+
+
 @pytest.mark.parametrize("use", [lambda runner: runner.parallelism, SparkRunner.in_place])
 def test_a_session_of_spark_connect_that_was_stopped_is_an_error_of_ours(use: Callable[[SparkRunner], object]) -> None:
     from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415  imports pyspark
@@ -341,12 +402,13 @@ def test_errors_of_spark_are_reported_as_errors_of_ours(text: str, typed: bool, 
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     error = PySparkException(text) if typed else Py4JError(text)
-    with pytest.raises(RunnerError) as raised, reported("work"):
+    live: Any = SimpleNamespace()
+    with pytest.raises(RunnerError) as raised, reported(live, "work"):
         raise error
     assert str(raised.value) == f"work: Spark failed: {expected}"
-    with pytest.raises(PySparkException if typed else RunnerError), reported("work", typed=False):
+    with pytest.raises(PySparkException if typed else RunnerError), reported(live, "work", typed=False):
         raise error
-    with pytest.raises(KeyError), reported("work"):
+    with pytest.raises(KeyError), reported(live, "work"):
         raise KeyError
 
 
