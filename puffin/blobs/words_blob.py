@@ -27,8 +27,7 @@ PAGE = 1 << 14
 _HEAD = struct.Struct("<IIQB3x")
 _LENGTHS = {1: "<u1", 2: "<u2", 4: "<u4"}
 _EXPANDED_PER_ROW = 64
-"""Bytes per row that a head may expand to, beside `_ALWAYS_EXPANDED`"""
-_ALWAYS_EXPANDED = 1 << 20
+"""Bytes per row that a head may expand to, beside 8 times its stored bytes: a file may have as many heads as rows"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,8 +113,8 @@ class WordsEncoder:
         body = lists.tobytes()
         pages = [zlib.crc32(body[first : first + PAGE]) for first in range(0, len(body), PAGE)]
         raw = b"".join([*parts, *terms, np.array(pages, "<u4").tobytes()])
-        stored, name = codec.encode(raw, "zstd")
-        if name is None or len(stored) >= len(raw):
+        stored = codec.compress(raw, "zstd")
+        if not len(stored) < len(raw) <= _most_expanded(len(stored), len(lengths)):
             stored = raw
         self._index.append((len(lengths), len(stored), len(raw), zlib.crc32(stored), len(body)))
         return stored, body
@@ -134,7 +133,7 @@ def range_locations(entry: WordsEntry, data: bytes) -> tuple[RangeLocation, ...]
         raise BadBlobError(f"{where}: an index of {len(data)} bytes for {entry.blocks} ranges")
     table = np.frombuffer(data, "<u4").reshape(-1, 5).astype(np.int64)
     rows, sizes = table[:, 0], table[:, 1] + table[:, 4]
-    if rows.sum() != entry.rows or sizes.sum() + len(data) != entry.length:
+    if rows.sum() != entry.rows or not rows.all() or sizes.sum() + len(data) != entry.length:
         raise BadBlobError(f"{where}: the rows or lengths of its ranges are not possible")
     firsts = zip((np.cumsum(rows) - rows).tolist(), (np.cumsum(sizes) - sizes).tolist(), strict=True)
     return tuple(RangeLocation(*first, *row) for first, row in zip(firsts, table.tolist(), strict=True))
@@ -150,8 +149,7 @@ def decode_head(stored: bytes, location: RangeLocation, where: str) -> WordsHead
     if zlib.crc32(stored) != location.checksum:
         raise ChecksumError(f"{where}: a head has another CRC-32 than is stored")
     rows, is_packed = location.rows, len(stored) != location.raw_length
-    most = _ALWAYS_EXPANDED + _EXPANDED_PER_ROW * rows
-    limit = min(location.raw_length, codec.EXPANDED_PER_BYTE * len(stored) + most)
+    limit = min(location.raw_length, _most_expanded(len(stored), rows))
     cursor = Cursor(codec.decompress(stored, "zstd" if is_packed else None, where=where, max_bytes=limit), where)
     own_rows, terms, lists_length, width = cursor.unpack("IIQB3x", "head")
     if own_rows != rows or width not in _LENGTHS or lists_length != location.lists_length:
@@ -167,6 +165,10 @@ def decode_head(stored: bytes, location: RangeLocation, where: str) -> WordsHead
     if list_ends[-1] != lists_length or (row_counts > rows).any() or not row_counts.all():
         raise BadBlobError(f"{where}: the lists of its terms are not possible")
     return WordsHead(lengths, ties, names, term_ends, row_counts, list_ends, checksums)
+
+
+def _most_expanded(stored: int, rows: int) -> int:
+    return min(codec.most_expanded(stored), codec.EXPANDED_PER_BYTE * stored + _EXPANDED_PER_ROW * rows)
 
 
 def _ends(lengths: npt.NDArray[np.unsignedinteger], where: str) -> npt.NDArray[np.uint32]:

@@ -1,12 +1,14 @@
 """Blobs of words: what is written comes back, and what is damaged is refused."""
 
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icepuffin.puffin import codec
 from icepuffin.puffin.blobs import included_columns_blob
 from icepuffin.puffin.blobs.included_columns_blob import IncludedBlob, IncludedEntry, WordsBlob, WordsEntry
 from icepuffin.puffin.blobs.words_blob import (
@@ -19,7 +21,7 @@ from icepuffin.puffin.blobs.words_blob import (
     pages_of,
     range_locations,
 )
-from icepuffin.puffin.errors import BadBlobError, PuffinError
+from icepuffin.puffin.errors import BadBlobError, BadCompressionError, PuffinError
 
 Range = tuple[list[int], dict[bytes, bytes]]
 """(lengths of rows, list by term)"""
@@ -111,6 +113,27 @@ def test_an_index_that_does_not_fit_its_entry_is_refused() -> None:
     ):
         with pytest.raises(BadBlobError, match=r"not possible|for 2 ranges"):
             range_locations(other, index)
+
+
+def test_a_range_without_rows_is_refused() -> None:
+    """A file without rows has no range: else a small file might have any number of heads."""
+    entry, body = written([([1, 2], {b"a": b"xy"}), ([], {})])
+    with pytest.raises(BadBlobError, match="not possible"):
+        range_locations(entry, body[entry.length - entry.index_length :])
+
+
+@pytest.mark.parametrize("terms", [10, 100, 1_000, 10_000, 30_000])
+def test_a_head_expands_no_further_than_a_reader_takes(terms: int) -> None:
+    """Long terms that differ in their last bytes shrink a hundredfold: such a head is stored as it is."""
+    lists = {b"%0200d" % number: b"" for number in range(terms)}
+    entry, body = written([([1], lists)])
+    ((location, head),) = opened(entry, body)
+    assert len(head.row_counts) == terms
+    assert location.raw_length <= 8 * location.head_length + 64
+    packed = codec.compress(body[: location.head_length], "zstd")
+    bomb = replace(location, head_length=len(packed), checksum=zlib.crc32(packed))
+    with pytest.raises(BadCompressionError, match="over the limit"):
+        decode_head(packed, bomb, "words")
 
 
 def test_locations_of_words_and_of_values_are_told_apart() -> None:
