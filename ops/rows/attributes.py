@@ -55,7 +55,7 @@ def analyzer_of(reading: str) -> str:
     """The identity of the analyzer in what `reading_of` gives; empty for anything else."""
     try:
         return str(json.loads(reading).get("analyzer", ""))
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return ""
 
 
@@ -63,7 +63,7 @@ def is_by_name(reading: str) -> bool:
     """Whether a reading is of a file whose columns are found by their names. False for what is no reading of ours."""
     try:
         return "names" in json.loads(reading)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return False
 
 

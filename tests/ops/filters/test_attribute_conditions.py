@@ -723,9 +723,10 @@ def test_values_over_the_limit_are_noticed_before_all_batches_are_read(monkeypat
     assert len(list(lists)) > 30
 
 
-@pytest.mark.parametrize("reading", ["", "{", "5", "[]", "null", '"names'])
-def test_what_is_no_reading_of_ours_is_not_by_name(reading: str) -> None:
+@pytest.mark.parametrize("reading", ["", "{", "5", "[]", "null", '"names', pytest.param("[" * 100_000, id="deep")])
+def test_what_is_no_reading_of_ours_is_neither_by_name_nor_of_an_analyzer(reading: str) -> None:
     assert not kept_values.is_by_name(reading)
+    assert not kept_values.analyzer_of(reading)
 
 
 @pytest.mark.parametrize("merged_bytes", [0, 40, 1 << 20])
