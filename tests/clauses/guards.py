@@ -45,6 +45,11 @@ GUARDS = (
         "test_values_beyond_the_files_and_packs_of_a_version_are_not_read",
     ),
     Edit(
+        "bound: included values of no two files are the same bytes", "included_of",
+        " or any(length > sizes[pack] for pack, length in column.bytes_by_pack.items())", "",
+        "test_values_beyond_the_files_and_packs_of_a_version_are_not_read",
+    ),
+    Edit(
         "bound: files of values for conditions", "read_attribute_blob",
         "entry.slot >= len(files)", "entry.slot > len(files)",
         "test_values_beyond_the_files_and_packs_of_a_version_are_not_read",

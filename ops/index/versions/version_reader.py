@@ -376,13 +376,15 @@ def included_of(
     column = included_blob.decode(reader.read_blob(blob))
     sizes = [file_size, *(pack.size for pack in version.packs)]
     is_other = (blob.fields, isinstance(column, WordsBlob)) != ((column.field_id,), blob.type == BlobType.TEXT)
-    if is_other or any(
+    are_outside = is_other or any(
         entry.slot >= len(routing.files)
         or routing.files[entry.slot].rows != entry.rows
         or entry.pack >= len(sizes)
         or entry.offset + entry.length > sizes[entry.pack]
         for entry in column.entries
-    ):
+    )
+    # no two files share bytes: else small ones might take any memory
+    if are_outside or any(length > sizes[pack] for pack, length in column.bytes_by_pack.items()):
         raise BadBlobError(
             f"{version.puffin_path}: the values of column {column.field_id} are not of the files of its routing blob"
         )

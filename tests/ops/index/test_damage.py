@@ -297,7 +297,10 @@ def test_values_beyond_the_files_and_packs_of_a_version_are_not_read(
     for_conditions = attributes_blob, version_reader.read_attribute_blob, version.attributes
     assert opened_with(*included, pack=number, offset=packed - 9, length=9).entries[0].pack == number
     assert opened_with(*for_conditions).entries
-    for changes in ({"pack": number + 1}, {"pack": number + 5}, {"pack": number, "offset": packed - 8, "length": 9}):
+    for changes in (
+        {"pack": number + 1}, {"pack": number + 5}, {"pack": number, "offset": packed - 8, "length": 9},
+        {"pack": number, "offset": 0, "length": packed // files + 1},
+    ):  # fmt: skip
         with pytest.raises(BadBlobError, match="are not of the files of its routing blob"):
             opened_with(*included, **changes)
     for changes in ({"slot": files}, {"slot": files + 7}, {"rows": rows - 1}):
