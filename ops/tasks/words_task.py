@@ -135,7 +135,7 @@ class RangeWords:
         """Whether it is what a head and lists hold."""
         pairs = (
             (self.lengths, head.lengths), (self.ties, head.ties), (self.row_counts, head.row_counts),
-            (self.list_ends, head.list_ends[1:]),
+            (self.list_ends, head.list_ends[1:]), (np.cumsum([0, *map(len, self.terms)]), head.term_ends),
         )  # fmt: skip
         are_equal = all(np.array_equal(own, stored) for own, stored in pairs)
         return are_equal and b"".join(self.terms) == head.terms and self.lists.tobytes() == lists

@@ -247,7 +247,7 @@ class ColumnScores:
         seen = self._lengths[visible]
         self.documents = int(np.count_nonzero(seen))
         """Visible rows that have a word"""
-        self._average = float(seen.sum(dtype=np.int64)) / max(1, self.documents)
+        self._average = max(1.0, float(seen.sum(dtype=np.int64)) / max(1, self.documents))
 
     def weighted(self, terms: Mapping[bytes, int]) -> list[tuple[_TermRows, float]]:
         """(rows that have a term, its weight) of each term of a query, and how often the query has it.

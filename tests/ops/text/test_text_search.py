@@ -1,9 +1,11 @@
 """Searches by words at any snapshot, beside `bm25s` (method lucene) on the same terms of the same rows."""
 
 import random
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import bm25s
 import numpy as np
@@ -28,9 +30,13 @@ from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.tasks import words_task
 from icepuffin.ops.tasks.task_runner import RunContext
+from icepuffin.ops.tasks.words_task import RangeWords
 from icepuffin.ops.text import text_index
-from icepuffin.ops.text.file_words import read_parts
+from icepuffin.ops.text.file_words import FileWords, WordsPlace, open_words, read_parts
+from icepuffin.ops.text.text_index import ColumnScores
 from icepuffin.ops.text.word_condition import HasWord
+from icepuffin.puffin.blobs.included_columns_blob import WordsEntry
+from icepuffin.puffin.blobs.words_blob import WordsEncoder
 from tests.conftest import STORAGE, vectors_of
 from tests.ops.index.comparison import index_head
 
@@ -355,6 +361,34 @@ def test_damaged_lists_of_many_files_are_passed_over_together(
     assert len(rounds) == 3, "two of the damaged column, one of the other"
     truth = copy.scores("red", DEFINITION.text)
     assert found.rows["score"].to_pylist() == pytest.approx(sorted(filter(None, truth.values()), reverse=True))
+
+
+def stored_with(**changes: Any) -> tuple[RangeWords, WordsPlace]:
+    """(the words of one row "ab c", where a version might have them with changes)."""
+    analyzer, encoder = Analyzer("none"), WordsEncoder()
+    numbers, ends = analyzer.terms_of(pa.array(["ab c"]))
+    own = RangeWords.from_terms(analyzer.terms, numbers, ends)
+    body = b"".join(replace(own, **changes).encoded(encoder)) + encoder.index()
+    checksum = zlib.crc32(encoder.index())
+    return own, WordsPlace(WordsEntry(0, 1, "string", "{}", "", 1, length=len(body), checksum=checksum), body=body)
+
+
+def test_a_check_finds_words_that_end_elsewhere() -> None:
+    for terms, is_same in (([b"ab", b"c"], True), ([b"a", b"bc"], False)):
+        own, place = stored_with(terms=terms)
+        (words,), _ = open_words([place], STORAGE)
+        assert isinstance(words, FileWords)
+        ((location, slim),) = words.ranges
+        head = replace(slim, lengths=words.lengths, ties=words.ties)
+        lists = place.body[location.head_length :][: location.lists_length]
+        assert own.is_stored(head, lists) is is_same
+
+
+def test_scores_are_numbers_where_a_version_says_that_no_row_has_words() -> None:
+    _, place = stored_with(lengths=np.zeros(1, np.int64))
+    column = ColumnScores([place], np.array([0, 1]), np.ones(1, np.bool_), [], lambda _: place, STORAGE)
+    ((found, weight),) = column.weighted({b"ab": 1})
+    assert np.isfinite(found.impacts * weight).all()
 
 
 def test_words_in_packs_are_shared(copy: TextTable, monkeypatch: pytest.MonkeyPatch) -> None:
