@@ -22,12 +22,11 @@ Make = Callable[[dg.AssetExecutionContext, RunContext, Engine], dg.MaterializeRe
 def derived_asset(spec: TableSpec, key: dg.AssetKey, make: Make, **options: Any) -> dg.AssetsDefinition:
     """An asset with a partition per snapshot, whose runs take turns with all other work on the table.
 
-    `options`: further ones of `dagster.asset`.
+    `options`: others of `dagster.asset`, such as `deps` in place of the table.
     """
 
     decorate: Any = dg.asset(
         key=key,
-        deps=[spec.key],
         kinds=set(spec.attributes.kinds or ("python", "puffin")),
         owners=spec.attributes.owners,
         tags=spec.attributes.tags,
@@ -37,7 +36,7 @@ def derived_asset(spec: TableSpec, key: dg.AssetKey, make: Make, **options: Any)
         required_resource_keys={spec.resources.catalogs, spec.resources.engine},
         pool=spec.pool,
         retry_policy=spec.retry_policy,
-        **options,
+        **{"deps": [spec.key], **options},
     )
 
     @no_vain_retries()

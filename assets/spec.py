@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from icepuffin.assets.table_settings import TableSettings
+from icepuffin.assets.table_settings import NearPairsSettings, TableSettings
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -140,6 +140,15 @@ class TableSpec:
     def index_key(self, index: str) -> "dg.AssetKey":
         return _verbatim((*self._root, "ann_index", _part(index)))
 
+    def near_pairs_key(self, index: str) -> "dg.AssetKey":
+        return _verbatim((*self._root, "near_pairs", _part(index)))
+
+    @property
+    def near_pairs(self) -> Mapping[str, NearPairsSettings]:
+        """Settings of the near pairs of indexes, by index."""
+        indexes = self.settings.indexes
+        return {it.name: kept for it in self.indexes if it.name in indexes and (kept := indexes[it.name].near_pairs)}
+
     @property
     def _root(self) -> tuple[str, ...]:
         """The key under which derived assets stand."""
@@ -166,7 +175,7 @@ class TableSpec:
     @property
     def derived_keys(self) -> tuple["dg.AssetKey", ...]:
         theta = (self.theta_key,) if self.settings.statistics.keeps_ndv else ()
-        return (*theta, *(self.index_key(index.name) for index in self.indexes))
+        return (*theta, *(self.index_key(it.name) for it in self.indexes), *map(self.near_pairs_key, self.near_pairs))
 
     @property
     def pool(self) -> str:
@@ -204,7 +213,7 @@ def mark_of(catalog: str, identifier: str) -> str:
 
 def is_within(node: str, other: str) -> bool:
     """Whether the table with the first node name would have the name of an asset derived from the second."""
-    return node.startswith((f"{other}__theta_sketches", f"{other}__ann_index"))
+    return node.startswith(tuple(f"{other}__{kind}" for kind in ("theta_sketches", "ann_index", "near_pairs")))
 
 
 def node(catalog: str, identifier: str) -> str:

@@ -29,6 +29,7 @@ from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, Re
 from icepuffin.ops.theta.requested_statistics import RequestedStatistics
 
 _CRON_FIELDS = 5
+_TABLE_NAME = r"^[^.]+(\.[^.]+)+$"
 
 
 class SettingsModel(BaseModel):
@@ -143,6 +144,15 @@ _IndexParameters: Any = create_model("_IndexParameters", __base__=SettingsModel,
 """A field per index parameter: names, defaults and limits are written once, in the index definition."""
 
 
+class NearPairsSettings(SettingsModel):
+    """Pairs of near rows of an index, which an asset writes to a table of their own."""
+
+    table: str = Field(pattern=_TABLE_NAME)
+    within: float = Field(gt=0.0)
+    columns: tuple[str, ...] = Field(min_length=1)
+    limit: int = Field(default=1_000_000, ge=1)
+
+
 class IndexSettings(_IndexParameters):
     """One ANN index of a table. Named by its key in `[tables.<key>.indexes.<name>]`."""
 
@@ -151,6 +161,7 @@ class IndexSettings(_IndexParameters):
     include: tuple[str, ...] = ()
     text: tuple[str, ...] = ()
     keep: KeepSettings | None = None
+    near_pairs: NearPairsSettings | None = None
 
 
 RUN_NUMBERS = ("rows", "bytes", "new_rows", "shards", "tasks", "memory_mb")
@@ -187,7 +198,7 @@ class TableSettings(SettingsModel):
     """One table that is kept up to date."""
 
     catalog: str
-    name: str = Field(pattern=r"^[^.]+(\.[^.]+)+$")
+    name: str = Field(pattern=_TABLE_NAME)
     snapshots: Literal["every", "newest"] = "every"
     watched_refs: tuple[str, ...] = ("main",)
     statistics: StatisticsSettings = StatisticsSettings()

@@ -22,7 +22,7 @@ _TABLES_AT_ONCE = 8
 
 
 def index_definition(name: str, settings: IndexSettings) -> IndexDefinition:
-    return IndexDefinition(name=name, **settings.model_dump(exclude={"keep"}))
+    return IndexDefinition(name=name, **settings.model_dump(exclude={"keep", "near_pairs"}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import dagster as dg
 from icepuffin.assets.ann_index import ann_index_asset
 from icepuffin.assets.checks import freshness_check, integrity_check, live_recall_check, sketches_check
 from icepuffin.assets.metadata import plain_text
+from icepuffin.assets.near_pairs_asset import near_pairs_asset
 from icepuffin.assets.spec import AssetAttributes, ResourceKeys, TableSpec, slug
 from icepuffin.assets.table_settings import TableSettings
 from icepuffin.assets.tables import table_asset
@@ -84,6 +85,8 @@ def table_definitions(spec: TableSpec, garbage: GarbageSettings, engine: Engine)
     if spec.settings.statistics.keeps_ndv:
         assets.append(theta_sketches_asset(spec))
     assets += [ann_index_asset(spec, index) for index in spec.indexes]
+    pairs = spec.near_pairs
+    assets += [near_pairs_asset(spec, index, pairs[index.name]) for index in spec.indexes if index.name in pairs]
     kinds = [freshness_check, integrity_check, *([live_recall_check] if spec.settings.recall_reports else [])]
     checks = [check(spec, index) for index in spec.indexes for check in kinds]
     if spec.settings.statistics.keeps_ndv:

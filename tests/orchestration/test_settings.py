@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from icepuffin.assets.table_settings import IndexSettings, KeepSettings, StatisticsSettings, TableSettings
+from icepuffin.assets.table_settings import (
+    IndexSettings,
+    KeepSettings,
+    NearPairsSettings,
+    StatisticsSettings,
+    TableSettings,
+)
 from icepuffin.ops import cache
 from icepuffin.ops.cache import CacheSettings, cache_settings, process_cache
 from icepuffin.ops.index.definitions.index_definition import INDEX_PARAMETERS
@@ -146,6 +152,7 @@ def test_a_bad_file_is_refused_by_key(file: Path, text: str, names: str) -> None
 
 
 TABLE = {"catalog": "lake", "name": "a.b"}
+NEAR_PAIRS = {"table": "a.b", "within": 0.1, "columns": ["id"]}
 LIMITS: list[tuple[type[BaseModel], dict[str, Any], str, list[Any], list[Any]]] = [
     (TableSettings, TABLE, "sensor_interval_seconds", [1, 86_400], [0, 86_401]),
     (TableSettings, TABLE, "runs_ahead", [1, 1000], [0, 1001]),
@@ -156,6 +163,9 @@ LIMITS: list[tuple[type[BaseModel], dict[str, Any], str, list[Any], list[Any]]] 
     (TableSettings, TABLE, "max_freshness_lag", [0], [-1]),
     (TableSettings, TABLE, "max_freshness_minutes", [0], [-0.1]),
     (KeepSettings, {}, "last", [1], [0]),
+    (NearPairsSettings, NEAR_PAIRS, "within", [1e-9], [0]),
+    (NearPairsSettings, NEAR_PAIRS, "limit", [1], [0]),
+    (NearPairsSettings, NEAR_PAIRS, "table", ["a.b"], ["b", "a."]),
     (KeepSettings, {}, "days", [0.01], [0]),
     (module.GarbageSettings, {}, "garbage_grace_hours", [0, MAX_GRACE_HOURS], [-0.1, MAX_GRACE_HOURS + 1, math.nan]),
     (module.SparkSettings, {}, "driver_only_rows", [0], [-1]),
@@ -218,6 +228,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "Top level": Settings,
     "[tables.<key>]": TableSettings,
     "[tables.<key>.indexes.<name>]": IndexSettings,
+    "[tables.<key>.indexes.<name>.near_pairs]": NearPairsSettings,
     "[tables.<key>.keep]": KeepSettings,
     "[tables.<key>.statistics]": StatisticsSettings,
     "[spark]": module.SparkSettings,
@@ -257,7 +268,7 @@ def _matches(documented: str, field: object) -> bool:
 
 def test_an_index_is_set_by_the_parameters_of_its_definition(file: Path) -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
-    own = {"column", "filters", "include", "text", "keep"}
+    own = {"column", "filters", "include", "text", "keep", "near_pairs"}
     assert set(IndexSettings.model_fields) == own | set(INDEX_PARAMETERS)
     assert IndexSettings(column="v").model_dump(exclude=own) == {
         name: parameter.default for name, parameter in INDEX_PARAMETERS.items()
