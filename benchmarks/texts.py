@@ -1,17 +1,24 @@
-"""Search by words beside Tantivy and bm25s: `python -m benchmarks.texts --rows 1000000 [--joined 12]`.
+"""Search by words beside Tantivy and bm25s: `python -m benchmarks.texts --rows 1000000 [--joined 12] [--whole]`.
 
 Texts are the descriptions of `examples/packages.parquet`, of whose words a quarter is drawn anew by their frequency
 and 2 % get a number, so that the dictionary grows with the rows; `--joined` joins several to one. Queries are three
 words of a class each: the 100 commonest, of medium frequency, rare ones. Prints processor seconds of one thread: of the
 build, and of searches, whose lists are in memory, with the sizes. Peers have to be installed, or are left out.
+
+`--whole` measures an index of a table instead, whose data files have a million rows: processor seconds, and the growth
+of peak memory, of a build, of a refresh after 1 % more rows, and of a reader's first search, each in a process of its
+own; and the same of one without words. Its vectors of two numbers have no graphs.
 """
 
 import argparse
 import io
+import multiprocessing
+import resource
 import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,7 +26,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyiceberg.catalog.sql import SqlCatalog
 
+import icepuffin
 from icepuffin.ann_kernels.text.bm25 import best_rows
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.rows.text_analysis import Analyzer
@@ -31,6 +40,9 @@ from icepuffin.puffin.blobs.words_blob import WordsEncoder
 
 Search = Callable[[list[str], int], object]
 _BATCH = 8_192
+_FILE_ROWS = 1_000_000
+_PAGES = {"format-version": "2", "write.parquet.page-row-limit": "100"}
+"""Pages as other writers make them, by their bytes: PyIceberg alone has 20,000 rows in each, however long"""
 
 
 def main() -> None:
@@ -39,7 +51,11 @@ def main() -> None:
     arguments.add_argument("--rows", type=int, default=1_000_000)
     arguments.add_argument("--joined", type=int, default=1, help="descriptions that are joined to one text")
     arguments.add_argument("--queries", type=int, default=200)
+    arguments.add_argument("--whole", action="store_true", help="measure an index of a table")
     options = arguments.parse_args()
+    if options.whole:
+        whole(options.rows, options.joined)
+        return
     texts = make_texts(options.rows, options.joined)
     size = pc.sum(pc.binary_length(texts)).as_py()
     print(f"{len(texts):,} texts of {size / len(texts):.0f} bytes")
@@ -55,9 +71,52 @@ def main() -> None:
                 print(f"  {kind}: " + "; ".join(f"k = {k} {timed(search, queries, k)}" for k in (10, 100)))
 
 
-def make_texts(rows: int, joined: int) -> pa.Array:
+def whole(rows: int, joined: int) -> None:
+    """Measure an index of a table with words, and one without."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as process,
+    ):
+        process.submit(append, folder, rows, joined, 0).result()
+        for step, added in (("build", 0), ("refresh", rows // 100), ("search", 0)):
+            if added:
+                process.submit(append, folder, added, joined, 1).result()
+            for name in ("words", "vectors"):
+                seconds, grown = process.submit(measure, folder, step, name).result()
+                print(f"{step}, {name}: {seconds:.2f} s, {grown} MiB", flush=True)
+
+
+def append(folder: str, rows: int, joined: int, seed: int) -> None:
+    """Append rows with texts, a million to a data file."""
+    catalog = SqlCatalog("bench", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
+    catalog.create_namespace_if_not_exists("db")
+    for first in range(0, rows, _FILE_ROWS):
+        count = min(_FILE_ROWS, rows - first)
+        vectors = np.random.default_rng(first + seed).standard_normal((count, 2), np.float32)
+        lists = pa.ListArray.from_arrays(np.arange(0, 2 * count + 1, 2, np.int32), pa.array(vectors.reshape(-1)))
+        batch = pa.table({"text": make_texts(count, joined, first + seed), "v": lists})
+        catalog.create_table_if_not_exists("db.t", batch.schema, properties=_PAGES).append(batch)
+
+
+def measure(folder: str, step: str, name: str) -> tuple[float, int]:
+    """(processor seconds, MiB by which the peak of memory grew) of a step, in this process."""
+    catalog = SqlCatalog("bench", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
+    table = catalog.load_table("db.t")
+    if step == "build":
+        text = ["text"] if name == "words" else []
+        icepuffin.create_index(table, name=name, column="v", metric="l2", method="centroid", text=text)
+    before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    if step != "search":
+        icepuffin.refresh(table, name, threads=1)
+    elif name == "words":
+        icepuffin.open_index(table, name, threads=1).search(text="library for the web", k=10, columns=[])
+    spent = time.process_time() - begun
+    return spent, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+
+
+def make_texts(rows: int, joined: int, seed: int = 7) -> pa.Array:
     """Texts with the frequencies of words of real ones."""
-    draws = np.random.default_rng(7)
+    draws = np.random.default_rng(seed)
     descriptions = pq.read_table("examples/packages.parquet")["description"].to_pylist()
     every = np.array([word for text in descriptions for word in text.split()])
     texts = []
