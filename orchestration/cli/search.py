@@ -36,6 +36,7 @@ class SearchArguments:
     query_file: Path | None
     text: str | None
     text_weight: float | None
+    text_columns: str | None
     k: int
     within: float | None
     snapshot: str | None
@@ -65,6 +66,8 @@ class SearchArguments:
             raise click.UsageError("give one of --like-id, --vector and --query-file; or --text, alone or with one")
         if self.text_weight is not None and (self.text is None or vectors == 0):
             raise click.UsageError("--text-weight goes with --text and a vector")
+        if self.text_columns is not None and self.text is None:
+            raise click.UsageError("--text-columns goes with --text")
         if self.text is not None and (self.exact or self.within is not None):
             raise click.UsageError("--text goes without --exact and --within: words are searched for in an index")
         if self.vector_column is None and self.metric is not None:
@@ -92,9 +95,13 @@ class SearchArguments:
 
     @property
     def returned_columns(self) -> tuple[str, ...] | None:
-        if self.columns is None:
-            return None
-        return tuple(name.strip() for name in self.columns.split(",")) if self.columns.strip() else ()
+        return _names(self.columns)
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    return tuple(name.strip() for name in text.split(",")) if text.strip() else ()
 
 
 @click.command("search")
@@ -114,6 +121,7 @@ class SearchArguments:
     type=click.FloatRange(0, 1),
     help="With --text and a vector: the share of the words in the score. [default: by the ranks in both lists]",
 )
+@click.option("--text-columns", help="Columns of --text, separated by commas. [default: all of the index]")
 @click.option("-k", "--k", default=10, show_default=True, type=click.IntRange(1, 10_000), help="Rows per query.")
 @click.option("--within", type=float, help="Every row nearer than this, exactly; -k is ignored.")
 @click.option("--snapshot", help="Snapshot id, tag, branch or time: search the table as it was. [default: main]")
@@ -266,6 +274,7 @@ def _search(reader: "IndexReader", query: "npt.NDArray[Any] | None", arguments: 
         arguments.k,
         text=arguments.text,
         text_weight=arguments.text_weight,
+        text_columns=_names(arguments.text_columns),
         search_list=arguments.search_list,
         shards=arguments.shards,
         oversample=arguments.oversample,

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import icepuffin
 from icepuffin.orchestration.cli import main
 from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows
 from tests.orchestration.test_cli import imports_of
@@ -72,9 +73,27 @@ def test_rows_are_limited_per_group_and_unlike_each_other(tmp_path: Path, capsys
     assert len(set(ids("--diversity", "0.9"))) == 4
 
 
+def test_words_are_searched_for_in_the_columns_that_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = make_lake(tmp_path / "lake", snapshots=0)
+    rows = make_rows(0, 3)
+    lake.table.update_schema().union_by_name(rows.schema.append(pa.field("about", pa.string()))).commit()
+    lake.table.append(rows.append_column("about", pa.array(["red", "blue", "package"])))
+    icepuffin.create_index(lake.table, name="words", column="embedding", text=["name", "about"])
+
+    def ids(columns: str) -> list[int]:
+        search = ["search", "demo.packages", "words", "--text", "package blue", "--json", "--text-columns", columns]
+        main([*search, "--dir", str(lake.directory)])
+        return sorted(row["id"] for row in json.loads(capsys.readouterr().out)["results"])
+
+    assert [ids(columns) for columns in ("about", "name", "name, about")] == [[1, 2], [0, 1, 2], [0, 1, 2]]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--text-columns", "name"), "--text-columns goes with --text"),
         (("--per-group", "section"), "--per-group is 'section': write a column and a limit, such as section=2"),
         (("--per-group", "=2"), "write a column and a limit"),
         (("--per-group", "section=two"), "write a column and a limit"),
