@@ -19,7 +19,7 @@ from icepuffin.ann_kernels.text.bm25 import best_rows, impacts, inverse_frequenc
 from icepuffin.ops.errors import ArgumentError
 from icepuffin.ops.filters.matches import Matches
 from icepuffin.ops.index.versions.version_reader import OpenVersion, location_of, read_included_blob, same_files
-from icepuffin.ops.messages import plural
+from icepuffin.ops.messages import listed, plural
 from icepuffin.ops.model import FileNumber, LiveFiles, StorageConfig
 from icepuffin.ops.process.lru_cache import LruCache
 from icepuffin.ops.process.process_lock import ProcessLock
@@ -200,7 +200,7 @@ class TextIndex:
         try:
             blob = read_included_blob(opened, field_id, self._storage, of_words=True)
         except (PuffinError, StorageError) as error:
-            warnings.append(_damage(error))
+            warnings.append(str(error))
             return {}
         same, entries = same_files(opened, self._live), dict[FileNumber, WordsEntry]()
         for entry in blob.entries:
@@ -299,7 +299,7 @@ class ColumnScores:
 
     def _instead(self, index: int, error: Exception) -> FileWords:
         """The words of a file as the file has them, in place of those that cannot be read."""
-        self.warnings.append(_damage(error))
+        self.warnings.append(str(error))
         (words,), _ = open_words([self._scan(index)], self._storage)
         if not isinstance(words, FileWords):
             raise words
@@ -307,13 +307,10 @@ class ColumnScores:
 
 
 def _warnings(columns: Sequence[ColumnScores], words: Mapping[bytes, int]) -> tuple[str, ...]:
-    """Warnings of an answer by the words of a text."""
-    warnings = [warning for column in columns for warning in column.warnings]
+    """Warnings of an answer by the words of a text: one of all that cannot be read, such as files of a lost pack."""
+    faults, warnings = list(dict.fromkeys(fault for column in columns for fault in column.warnings)), list[str]()
+    if faults:
+        warnings.append(f"words of the index cannot be read, data files were: {'; '.join(listed(faults))}")
     if not words:
         warnings.append("the text has no word that is searched for: no row is found by it")
-    return tuple(dict.fromkeys(warnings))
-
-
-def _damage(error: Exception) -> str:
-    """A warning of words that cannot be read."""
-    return f"words of the index cannot be read, data files were: {error}"
+    return tuple(warnings)
