@@ -8,6 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from icepuffin.ann_kernels.arrays import I64
 from icepuffin.ops.filters.attribute_conditions import AttributeColumn, Attributes, Condition, Entries
@@ -98,18 +100,25 @@ def _coded_rows(
     """The rows of a column with codes for those of some files that it lacks: of its own values, and of others."""
     if not isinstance(column.rows, CodedRows):
         raise TypeError("rows are grouped by plain values")
-    if not numbers:
+    live, schema, storage, known = target.live, target.schema, target.storage, _as_groups(column.values.values[:-1])
+    if not numbers and not pa.types.is_floating(known.type):
         return column.rows
-    live, schema, storage = target.live, target.schema, target.storage
-    known = column.values.values[:-1]
     parts, rows = [known.dictionary_encode()], [np.empty(0, np.int64)]
     files = deleted_of_scanned(lambda path: open_storage(path, storage), [live.files[number] for number in numbers])
     for number, (file, deleted) in zip(numbers, files, strict=True):
         for batch in read_live(open_storage(file.path, storage), file, schema, [field_id], deleted=deleted):
-            parts.append(plain_values(batch.columns.column(0)).dictionary_encode())
+            parts.append(_as_groups(plain_values(batch.columns.column(0))).dictionary_encode())
             rows.append(starts[number] + batch.positions)
     every = unified(parts)
     null = len(every.dictionary)
-    codes = np.append(np.arange(len(known)), [null, null + 1]).astype(code_type(null + 1))[column.rows.codes]
+    codes = np.append(every.indices[: len(known)], [null, null + 1]).astype(code_type(null + 1))[column.rows.codes]
     codes[np.concatenate(rows)] = every.indices[len(known) :].fill_null(null).to_numpy()
     return CodedRows(codes, null + 2)
+
+
+def _as_groups(values: pa.Array) -> pa.Array:
+    """The same, but one value for those that are equal: 0.0 for -0.0, and one NaN for all."""
+    if not pa.types.is_floating(values.type):
+        return values
+    zero, nan = pa.scalar(0.0, values.type), pa.scalar(np.nan, values.type)
+    return pc.if_else(pc.is_nan(values), nan, pc.add(values, zero))

@@ -33,6 +33,7 @@ GROUPS = {
     "day": pa.date32(),
     "hash": pa.binary(),
 }
+OTHER_NAN = float(np.uint64(0xFFF8000000000001).view(np.float64))
 DEFINITIONS = {
     "graph": replace(DEFINITION, name="graph", filters=tuple(GROUPS), target_recall=0.3),
     "coded": replace(DEFINITION, name="coded", filters=tuple(GROUPS), vectors="none", target_recall=0.3),
@@ -50,7 +51,7 @@ def group(name: str, row: int) -> Any:
         "own": row,
         "half_null": None if row % 2 else "late" if late and row % 3 else f"n{row % 5}",
         "flag": [True, False, None][row % 3],
-        "price": [math.nan, 1.5, None, 2.5 + late][row % 4],
+        "price": [math.nan if row % 8 else OTHER_NAN, 0.0 if row % 8 == 1 else -0.0, None, 2.5 + late][row % 4],
         "cents": Decimal(row % 6) / 4,
         "day": dt.date(2026, 1, 1 + row % 9),
         "hash": bytes([row % 4, 7]),

@@ -103,6 +103,15 @@ def test_the_narrowest_beam_finds_as_many_rows(
     assert max(Counter(key(column, row) for row in own).values(), default=0) <= limit
 
 
+def test_values_that_are_equal_are_one_group(readers: dict[str, IndexReader]) -> None:
+    """Zeros of either sign, and all NaNs, in files with and without an index."""
+    for name in ("graph", "balls", "exact"):
+        result = readers[name].search(queries(1), 9, per_group={"price": 1}, columns=["price"])
+        assert sorted(map(str, result.rows["price"].to_pylist())) in (
+            ["-0.0", "2.5", "3.5", "None", "nan"], ["0.0", "2.5", "3.5", "None", "nan"]
+        )  # fmt: skip
+
+
 @given(st.lists(st.integers(0, 4), max_size=30), st.integers(1, 5))
 def test_the_first_rows_of_each_group_are_marked(groups: list[int], limit: int) -> None:
     marked = np.flatnonzero(first_of_groups(np.array(groups, np.int64), limit)).tolist()
