@@ -28,6 +28,8 @@ _DEVIATIONS = 6
 nodes that are ranked first, whose errors are alike"""
 _SAMPLED = 8
 """Nodes of a beam's farther half that are compared with the k-th result, about so many"""
+_RANKED_OF_GROUP = 2
+"""Nodes of a group that are ranked exactly, per node that counts"""
 _L2, _COSINE = Metric.L2.code, Metric.COSINE.code
 
 
@@ -93,6 +95,12 @@ ScratchFields: TypeAlias = tuple[U8, U8, I32, I64]
 int64[R]"""
 
 
+GroupFields: TypeAlias = tuple[I32, int]
+"""The group of each node int32[N], -1 for one of its own, and how many nodes of a group count; empty: all of them do"""
+
+NO_GROUPS: GroupFields = np.empty(0, np.int32), 0
+
+
 def new_scratch(nodes: int, most_neighbors: int) -> ScratchFields:
     """Memory for walks over a graph of so many nodes, none of which has more neighbours."""
     fresh, keys = np.empty(most_neighbors, np.int32), np.empty(most_neighbors, np.int64)
@@ -115,6 +123,7 @@ def walk_block(
     scratch_fields: ScratchFields,
     lists: I64,
     work: I64,
+    grouping: GroupFields,
 ) -> None:
     """Walk the graph for each query: fill the candidate lists, as of `new_candidate_lists`, and work int64[Q, 4].
 
@@ -127,6 +136,7 @@ def walk_block(
     marks, stamp, fresh, keys = scratch_fields
     first, widest, _, _ = beam
     entry_queries = queries_over(entry_data, queries)
+    met, distances = np.empty(beam[2], np.int32), np.empty(beam[2])
     for row in range(lists.shape[0]):
         computer = query_computer(queries, row)
         scratch = BeamScratch(widest, VisitedTable(marks, stamp), lists[row], keys[:0], fresh, keys)
@@ -140,20 +150,28 @@ def walk_block(
             size, expanded, computed = walk_on(computer, adjacency, scratch, size, width)
             work[row, 0] += expanded
             work[row, 1] += computed
-            width = _widened(live, lists[row], size, width, beam, work[row])
+            width = _widened(live, grouping, lists[row], size, width, beam, met, distances, work[row])
 
 
 @inline_kernel
-def _widened(live: U64, keys: I64, size: int, width: int, beam: tuple[int, int, int, int], work: I64) -> int:
+def _widened(
+    live: U64,
+    grouping: GroupFields,
+    keys: I64,
+    size: int,
+    width: int,
+    beam: tuple[int, int, int, int],
+    met: I32,
+    distances: F64,
+    work: I64,
+) -> int:
     """The next width of a beam that met too few live nodes; 0 where it met enough, or is as wide as it may be.
 
-    Writes how many it met to work int64[4].
+    Writes those that it met to `met` and `distances`, and how many to work int64[4].
     """
     _, widest, meeting, way = beam
     counted = min(size, width - way)
-    live_count = 0
-    for key in keys[:counted]:
-        live_count += int(has_row(live, key_node(key)))
+    _, live_count = _collect(live, grouping, keys[:counted], np.int64(0), meeting, np.float32(np.inf), met, distances)
     work[2] = live_count
     if live_count >= meeting or width >= widest:
         return 0
@@ -163,7 +181,14 @@ def _widened(live: U64, keys: I64, size: int, width: int, beam: tuple[int, int, 
 
 @fast_kernel
 def rank_block(
-    ranking: RankingFields, live: U64, lists: I64, widths: tuple[int, int], ids: I64, distances: F64, work: I64
+    ranking: RankingFields,
+    live: U64,
+    lists: I64,
+    widths: tuple[int, int],
+    ids: I64,
+    distances: F64,
+    work: I64,
+    grouping: GroupFields,
 ) -> None:
     """Fill ids int64[Q, k] and distances f64[Q, k] with the nearest live nodes of candidate lists, in order.
 
@@ -173,6 +198,8 @@ def rank_block(
     how wide the lists are, which are longer. Completes work int64[Q, 4].
     """
     first, width = widths
+    groups, limit = grouping
+    of_group = groups, _RANKED_OF_GROUP * limit
     vectors, queries, metric, most, unit = ranking
     by_vectors = Ranking(vectors, queries, metric, most, unit)
     best = np.empty(max(most, width), np.int32)
@@ -183,17 +210,23 @@ def rank_block(
         while size and lists[row, size - 1] == NO_KEY:
             size -= 1
         keys = lists[row, :size]
-        last, count = _collect(live, keys, none, most, np.float32(np.inf), best, best_distances)
+        last, count = _collect(live, of_group, keys, none, most, np.float32(np.inf), best, best_distances)
         if vectors.size:
             reach = _rank_exactly(by_vectors, row, best[:count], best_distances, none, ids.shape[1])
             if unit and count >= ids.shape[1]:
                 ranked = count
-                _, more = _collect(live, keys, last, best.size, reach, best[count:], best_distances[count:])
+                _, more = _collect(live, of_group, keys, last, best.size, reach, best[count:], best_distances[count:])
                 count += more
                 _rank_exactly(by_vectors, row, best[:count], best_distances, ranked, ids.shape[1])
         work[row, 3] = 0
         if vectors.size and size >= first and count >= ids.shape[1]:
             work[row, 3] = _are_as_far(by_vectors, row, keys[first // 2 : first], best_distances[ids.shape[1] - 1])
+        if groups.size:
+            ranked, count = count, 0
+            for index in range(ranked):
+                if _has_room(grouping, best[:count], best[index]):
+                    best[count], best_distances[count] = best[index], best_distances[index]
+                    count += 1
         for index in range(ids.shape[1]):
             ids[row, index] = best[index] if index < count else -1
             distances[row, index] = best_distances[index] if index < count else np.inf
@@ -201,7 +234,7 @@ def rank_block(
 
 @fast_inner_kernel
 def _collect(
-    live: U64, keys: I64, first: Any, most: int, reach: np.float32, ids: I32, distances: F64
+    live: U64, grouping: GroupFields, keys: I64, first: Any, most: int, reach: np.float32, ids: I32, distances: F64
 ) -> tuple[int, int]:
     """Live nodes of some keys, from `first` on, and their distances: until there are `most`, or one is out of reach.
 
@@ -212,12 +245,24 @@ def _collect(
         if key_distance(keys[index]) > reach:
             break
         node = key_node(keys[index])
-        if has_row(live, node):
+        if has_row(live, node) and _has_room(grouping, ids[:count], node):
             ids[count] = node
             distances[count] = np.float64(key_distance(keys[index]))
             count += 1
         index += 1
     return index, count
+
+
+@inline_kernel
+def _has_room(grouping: GroupFields, ids: I32, node: np.int32) -> bool:
+    """Whether fewer nodes of a node's group than count are among some."""
+    groups, limit = grouping
+    if not groups.size or groups[node] < 0:
+        return True
+    count = 0
+    for other in ids:
+        count += int(groups[other] == groups[node])
+    return count < limit
 
 
 @inline_kernel

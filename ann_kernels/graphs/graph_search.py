@@ -26,6 +26,7 @@ from icepuffin.ann_kernels.distances.lower_bounds import FEW_QUERIES
 from icepuffin.ann_kernels.distances.top_k import ExactTopK, Neighbors, RowIds
 from icepuffin.ann_kernels.errors import DimensionError, KernelError
 from icepuffin.ann_kernels.graphs.block_search import (
+    NO_GROUPS,
     Beam,
     Results,
     ScratchFields,
@@ -58,6 +59,8 @@ _MORE_SLOTS = 1.5
 """Slots of a beam's list per node that is expected in it for k live ones, where there are tombstones: it is widened up
 to there, and goes on from where it is
 """
+_WIDENED = 3
+"""Times as wide as it was at first a beam gets at most where nodes count by their groups"""
 _COMPARED_WHERE_LOST = 480
 """Live vectors that are compared per node of a beam's width, at most, where equal distances hide the nearest rows.
 Whatever the codes: what the recall gate measured holds for readers whose codes are others"""
@@ -184,6 +187,7 @@ class Searcher:
         self._copies = CopyGroups.from_copies(copies) if len(copies.nodes) else None
         self._entry_points = _entry_points(graph, copies)
         self._entry_data = self._data_of(self._entry_points)
+        self._groups, self._counted = NO_GROUPS, 0
         self._scratch: list[ScratchFields] = []
         """Memory that no thread uses: new marks per query would cost more than the query"""
         self._walkable_count = graph.count - len(copies.nodes)
@@ -207,6 +211,21 @@ class Searcher:
         other = object.__new__(type(self))  # copy.copy would take five times as long
         other.__dict__.update(self.__dict__)
         other._make_live(live, unreachable)
+        return other
+
+    def grouped(self, groups: I32, limit: int) -> "Searcher":
+        """The same searcher, but nodes count where few of the same group, int32[N], are as near: up to a limit.
+
+        Its beams go on past the others, up to `_WIDENED` times their width, and it returns those that count by the
+        beam's distances. A node with copies counts always, as these may be of other groups.
+        """
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        if self._copies:
+            groups = groups.copy()
+            groups[self._copies.originals] = -1
+        sizes = np.bincount(groups[self._sought.indices()] + 1, minlength=1)
+        other._groups, other._counted = (groups, limit), int(sizes[0] + np.minimum(sizes[1:], limit).sum())
         return other
 
     @property
@@ -304,7 +323,7 @@ class Searcher:
             results = Results.nothing(len(queries), k)
         else:
             results = self._walk(queries, k, self._beam(k, first, width, meeting), threads)
-        short = self._short(results, last, meeting) if last >= 0 else _NONE
+        short = self._short(results, last, meeting) if last >= 0 and self._groups is NO_GROUPS else _NONE
         while len(short) and width < count:
             # of a beam that met few, the share that it met tells how wide it had to be
             factor = max(2, meeting // max(1, int(results.work[short, 2].max())))
@@ -331,6 +350,8 @@ class Searcher:
 
     def _beam(self, k: int, first: int, widest: int, meeting: int) -> Beam:
         """A beam that meets so many live nodes; where `meeting` is 0, as many as results."""
+        if self._groups is not NO_GROUPS:
+            widest, meeting = min(_WIDENED * first, self._walkable_count), min(k, self._counted)
         if meeting:
             return Beam(first, widest, meeting, first // 2)
         slots = 0
@@ -464,10 +485,10 @@ class Searcher:
             scratch = self._take_scratch()
             live, widths = self._sought.words, (beam.first, beam.widest, beam.meeting, beam.way)
             entries, entry_data = self._entry_points, self._entry_data
-            walk_block(block, entry_data, self._adjacency, live, entries, widths, scratch, lists, work)
+            walk_block(block, entry_data, self._adjacency, live, entries, widths, scratch, lists, work, self._groups)
             self._scratch.append(scratch)
             ranking = vectors, read_only(exact), self._metric.code, ranked, unit
-            rank_block(ranking, live, lists, (beam.first, beam.widest), ids, distances, work)
+            rank_block(ranking, live, lists, (beam.first, beam.widest), ids, distances, work, self._groups)
             if rotated and turned:  # by all bits, from the queries as they are
                 rotated.nearest(turned, ids, results.ids[rows], results.distances[rows])
 

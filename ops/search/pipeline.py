@@ -36,7 +36,7 @@ from icepuffin.ops.search.range_search import RangeSearch
 from icepuffin.ops.search.result import Coverage, Profile, SearchCosts
 from icepuffin.ops.search.source_answer import SourceAnswer, VersionSearch, joined, merged, shown_ways
 from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice
-from icepuffin.ops.search.tuning import ParameterChooser, SearchOptions, SearchParameters
+from icepuffin.ops.search.tuning import Grouped, ParameterChooser, SearchOptions, SearchParameters
 from icepuffin.ops.text.word_condition import HasWord, parted
 
 _NOT_SAMPLED = "open the reader with recall_sample, such as 0.01, to measure that share of its queries"
@@ -110,6 +110,8 @@ class RowsRequest:
     k: int
     options: SearchOptions
     to_certify: bool
+    grouped: Grouped | None = None
+    """See SearchParameters: where this process searches, without a condition"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -307,16 +309,18 @@ class SearchPipeline:
         """
         k = request.k
         parameters, warnings = self.parameters.choose(k, request.options, filtered=matches is not None)
+        searched = replace(parameters, grouped=request.grouped) if request.grouped and parameters else parameters
         answers, bytes_read = [], {"index": 0, "scan": 0}
         for stage in bytes_read:
             if source := self._sources.get(stage):
-                answers.append(answer := source.nearest(queries, k, matches, parameters))
+                answers.append(answer := source.nearest(queries, k, matches, searched))
                 bytes_read[stage] = answer.bytes_read
             costs.clock.lap(stage)
-        if conditions and self.sampler is not None and self.sampler.share:
+        if conditions and not request.grouped and self.sampler is not None and self.sampler.share:
             self._sample_recall(queries, k, answers[0].hits, conditions)
         costs.add_bytes(**bytes_read)
         answer = self._settled(answers, queries, k, costs)
+        answer.parameters = answer.parameters and parameters
         if matches is not None and answer.matching_rows is None:
             answer.matching_rows = matches.count
         if request.to_certify:

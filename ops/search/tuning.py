@@ -1,8 +1,8 @@
 """How hard a search tries: the beam's width, the number of shards that are probed, the candidates that are reranked."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -32,6 +32,9 @@ from icepuffin.ops.recall.curves import (
 from icepuffin.ops.recall.measured_points import SHARES, MeasuredPoint, choose_point, points_for
 from icepuffin.ops.search.errors import QueryError
 
+Grouped = Callable[[Any, int], Any]
+"""Function from a MaskedShard and a factor to its Searcher, which finds so many times the rows of a group. Their
+modules need kernels"""
 P = TypeVar("P", Width, MeasuredPoint)
 _MAX_REMEMBERED = 256
 _ROWS_PER_CENTROID = 24
@@ -214,6 +217,8 @@ class SearchParameters:
     """Whether candidates are ranked by the table's vectors, because those of the index differ from them"""
     unforeseen: str = _OTHERS
     """Reason why nothing is foreseen, where nothing is"""
+    grouped: Grouped | None = field(default=None, repr=False, compare=False)
+    """Searchers of shards; None for their own"""
 
 
 class TunableVersion(Protocol):

@@ -23,7 +23,7 @@ from icepuffin.ops.tasks.rows import by_file
 from icepuffin.puffin.errors import BadBlobError
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class MaskedShard:
     """One shard, and what its nodes are in the snapshot that is read."""
 

@@ -155,7 +155,8 @@ def _walk(
         shard_queries = queries if probing is None else queries[probing]
         if not shard.searcher.live_count or not len(shard_queries):
             continue
-        nodes, distances, stats = shard.searcher.search(
+        searcher = parameters.grouped(shard, count // k) if parameters.grouped else shard.searcher
+        nodes, distances, stats = searcher.search(
             shard_queries, count, search_list=width, widest=widest, meeting=meeting, threads=threads
         )
         candidates = shard.candidates(nodes, distances)

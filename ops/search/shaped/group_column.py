@@ -6,12 +6,14 @@ keeps the codes of all rows: 1 to 4 bytes per row.
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icepuffin.ann_kernels.arrays import I64
+from icepuffin.ann_kernels.arrays import I32, I64
+from icepuffin.ann_kernels.graphs.graph_search import Searcher
 from icepuffin.ops.filters.attribute_conditions import AttributeColumn, Attributes, Condition, Entries
 from icepuffin.ops.filters.attribute_matches import AttributeMatches, matching_rows
 from icepuffin.ops.filters.coded_rows import CodedRows, ColumnPart, Combination, ConditionTree
@@ -19,6 +21,7 @@ from icepuffin.ops.filters.matches import MatchCache, Matches
 from icepuffin.ops.model import FileNumber
 from icepuffin.ops.rows.attributes import code_type, plain_values, unified
 from icepuffin.ops.search.target import SearchTarget
+from icepuffin.ops.shards.masked_shards import MaskedShard
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.live_rows import read_live
 from icepuffin.ops.table.row_deletes import deleted_of_scanned
@@ -53,6 +56,7 @@ class GroupColumn:
         self._name = attributes.name(field_id)
         self._attributes = attributes
         self._masks = MatchCache()
+        self._shards = WeakKeyDictionary[MaskedShard, tuple[I32, dict[int, Searcher]]]()
         files = sorted(number for number in self.source.missing if answering is None or number in answering)
         self._rows = _coded_rows(self.source, files, field_id, target, attributes.starts)
         self._column = AttributeColumn(self.source.values, self._rows, {})
@@ -61,6 +65,17 @@ class GroupColumn:
         """int64[n]: the group of the row at each (file number, position)."""
         groups: I64 = self._rows.codes[self._attributes.starts[files] + positions].astype(np.int64)
         return groups
+
+    def searcher(self, shard: MaskedShard, limit: int) -> Searcher:
+        """The searcher of a shard by the groups of its nodes. Kept: 4 bytes per node."""
+        groups, searchers = self._shards.get(shard) or (np.full(shard.nodes, -1, np.int32), {})
+        if not searchers:
+            live = shard.live.indices()
+            groups[live] = self.of_rows(shard.file_numbers[live], shard.positions[live])
+            self._shards[shard] = groups, searchers
+        if limit not in searchers:
+            searchers[limit] = shard.searcher.grouped(groups, limit)
+        return searchers[limit]
 
     def size(self, groups: Sequence[int]) -> int:
         """Number of the rows of some groups."""

@@ -1,13 +1,14 @@
 """Searches for other rows than the k nearest: with a limit per group, or unlike each other, or both.
 
-A limit takes the rows of a walk by distance that passes over those of full groups. A search for some times k rows is
-enough where rows near the query are of many groups, and one for many more where they are of some: a wider beam costs
-little. Else full groups are left out, and each further search ends the walk, fills a group, or has seen every row.
+A limit takes the rows of a walk by distance that passes over those of full groups. The beam of a graph in this process
+does so itself, up to some width; other sources are asked for some times as many rows. A second search is for many more.
+Else full groups are left out, and each further search ends the walk, fills a group, or has seen every row.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from pyiceberg.types import ListType
@@ -28,13 +29,13 @@ from icepuffin.ops.search.shaped.diversity import CANDIDATES, FEWEST, diversifie
 from icepuffin.ops.search.shaped.group_column import GroupColumn, NoValues
 from icepuffin.ops.search.source_answer import SourceAnswer, joined
 from icepuffin.ops.search.target import SearchTarget
+from icepuffin.ops.search.tuning import Grouped
 
-_FIRST, _FURTHER = 4, 2
-"""Rows that the first search is for, per row that is wanted, and those of a search without full groups"""
-_TIMES_WIDER = 4
-"""Times as many rows that are searched for, where there were too few: they may have so many times as many groups"""
-_PASSED, _ROOM = 1_000, 4
-"""Rows of full groups, near the query most likely, that a beam is widened by, with room per row that it is for"""
+_BY_GROUPS, _BY_DISTANCE = (2, 32), (4, 16)
+"""Rows that a search is for, and those of a second one, per row that is wanted: where the walk passes over full groups,
+and where others search or a condition has to match"""
+_FURTHER, _TIMES_WIDER = 2, 4
+"""Rows of a search without full groups per row that is wanted, and times as many of a further one"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +126,17 @@ class ShapedSearch:
             costs.clock.lap("diversity")
         return self._pipeline.answer(answer, costs)
 
-    def _for(self, request: RowsRequest, k: int) -> RowsRequest:
+    def _for(self, request: RowsRequest, k: int, grouped: Grouped | None = None) -> RowsRequest:
         """The same for k rows, or as many as there may be."""
-        return replace(request, k=max(1, min(k, self._target.live.record_count)))
+        return replace(request, k=max(1, min(k, self._target.live.record_count)), grouped=grouped)
+
+    def _step(self, number: int, request: RowsRequest, where: Any, column: GroupColumn, limit: int) -> RowsRequest:
+        """The same for some times as many rows: for a first or a second search."""
+        if where is not None or self._version is None or self._target.restriction is not None:
+            return self._for(request, _BY_DISTANCE[number] * request.k)
+        times = _BY_GROUPS[number]
+        of_group = times * min(limit, request.k)
+        return self._for(request, times * request.k, lambda shard, more: column.searcher(shard, more * of_group))
 
     def _column(self, field_id: int) -> GroupColumn:
         """The groups by a column: made once, and again where the values were read again after an error of the store."""
@@ -154,7 +163,7 @@ class ShapedSearch:
     ) -> SourceAnswer:
         """The k nearest rows of each query (that match), of each group up to the limit."""
         costs.clock.lap("groups")
-        first = self._pipeline.find(queries, self._for(request, _FIRST * request.k), where, costs)
+        first = self._pipeline.find(queries, self._step(0, request, where, column, limit), where, costs)
         parts, hits, rows = [(np.arange(len(queries)), first)], first.hits, []
         bounds = np.searchsorted(hits.queries, np.arange(len(queries) + 1)).tolist()
         for number, (start, end) in enumerate(pairwise(bounds)):
@@ -175,8 +184,9 @@ class ShapedSearch:
     ) -> Iterator[SourceAnswer]:
         """Answers to one query, each of which is added to its walk, until this has k rows, or all that there are."""
         matches = self._pipeline.conditions.matches(where, costs.clock)
-        if len(walk.found.files) == _FIRST * request.k and _TIMES_WIDER * len(walk.rows.files) >= request.k:
-            yield self._pipeline.among(query, self._for(request, _FIRST * _TIMES_WIDER * request.k), matches, costs)
+        if 2 * walk.column.size(walk.full) < self._target.live.record_count:  # else the other rows are few
+            wider = self._step(1, request, where, walk.column, walk.limit)
+            yield self._pipeline.among(query, wider, matches, costs)
         full, k = None, 0
         while walk.lacking:
             if full != walk.full:
@@ -187,11 +197,7 @@ class ShapedSearch:
             if max(open_rows, k) >= others.count:
                 return  # all were found, or all that the index finds
             k = min(max(_TIMES_WIDER * k, _FURTHER * (open_rows + walk.lacking)), others.count)
-            options, passed = request.options, walk.column.size(full)
-            parameters, _ = self._pipeline.parameters.choose(k, options, filtered=True)
-            if parameters is not None and passed <= _PASSED:
-                options = replace(options, search_list=max(parameters.search_list, passed + _ROOM * k))
-            yield self._pipeline.among(query, replace(request, k=k, options=options), others, costs)
+            yield self._pipeline.among(query, self._for(request, k), others, costs)
 
 
 class _GroupWalk:

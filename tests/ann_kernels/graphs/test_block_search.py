@@ -9,7 +9,9 @@ from icepuffin.ann_kernels.arrays import read_only
 from icepuffin.ann_kernels.distances.distance_computers import L2Queries
 from icepuffin.ann_kernels.distances.exact_distances import as_float64
 from icepuffin.ann_kernels.graphs.block_search import (
+    NO_GROUPS,
     Beam,
+    GroupFields,
     Results,
     _widened,
     new_candidate_lists,
@@ -20,6 +22,7 @@ from icepuffin.ann_kernels.graphs.block_search import (
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.rows.bitmap import Bitmap
 from icepuffin.ann_kernels.simd.sort_keys import KEY_LANES, NO_KEY, _plain_key_distance, _plain_sort_key
+from tests.naive.shapes import limited
 from tests.naive.vectors import distance
 from tests.naive.walks import Edges, Walk, edges_of, nearest_entry
 
@@ -33,9 +36,23 @@ def test_a_beam_is_widened_by_the_share_of_live_nodes_that_it_met() -> None:
     keys = np.array([_plain_sort_key(np.float32(1), node) for node in range(30)])
     half = np.array([0x5555_5555], np.uint64)
     for meeting, widest, width, met in ((16, 100, 46, 15), (16, 45, 45, 15), (15, 100, 0, 15), (60, 100, 80, 15)):
-        work = np.zeros(4, np.int64)
-        assert _widened(half, keys, 30, 40, (5, widest, meeting, 10), work) == width
-        assert work[2] == met
+        assert widened(half, NO_GROUPS, keys, (5, widest, meeting, 10)) == (width, met)
+
+
+def test_nodes_count_where_few_of_the_same_group_are_nearer() -> None:
+    keys = np.array([_plain_sort_key(np.float32(1), node) for node in range(30)])
+    half = np.array([0x5555_5555], np.uint64)
+    of_ten = np.arange(30, dtype=np.int32) // 10
+    assert widened(half, (of_ten, 2), keys, (5, 100, 9, 10)) == (55, 6), "two live ones of three groups"
+    of_ten[20:] = -1
+    assert widened(half, (of_ten, 2), keys, (5, 100, 9, 10)) == (0, 9), "all five of no group"
+
+
+def widened(live: np.ndarray, groups: GroupFields, keys: np.ndarray, beam: tuple[int, int, int, int]) -> Any:
+    """(the next width of a beam of 40, how many nodes it met)."""
+    work, room = np.zeros(4, np.int64), np.empty(beam[2], np.int32)
+    width = _widened(live, groups, keys, len(keys), 40, beam, room, np.empty(beam[2]), work)
+    return width, work[2]
 
 
 def whole_numbers(count: int, seed: int) -> np.ndarray:
@@ -67,7 +84,7 @@ def plain_walk(
         counted = walk.nodes[: width - way]
         live_count = int(live[counted].sum())
         if live_count >= meeting or width >= widest:
-            return walk.nodes, [len(walk.expanded), len(walk.visited) + len(entries) - 1, live_count]
+            return walk.nodes, [len(walk.expanded), len(walk.visited) + len(entries) - 1, min(live_count, meeting)]
         needed = way + len(counted) * meeting // max(1, live_count)
         width = min(widest, max(min(needed, 2 * width), width + width // 8 + 1))
 
@@ -89,7 +106,18 @@ def test_a_walk_is_the_documented_one(share: float, beam: Beam, entries: list[in
     lists, work = new_candidate_lists(len(queries), beam.widest), np.empty((len(queries), 4), np.int64)
     scratch = new_scratch(NODES, DEGREE)
     scratch[1][0] = 250  # stamps of eight bits begin anew in the midst of the queries
-    walk_block(block, entry_data, edges, Bitmap.from_mask(live).words, entry_nodes, tuple(beam), scratch, lists, work)
+    walk_block(
+        block,
+        entry_data,
+        edges,
+        Bitmap.from_mask(live).words,
+        entry_nodes,
+        tuple(beam),
+        scratch,
+        lists,
+        work,
+        NO_GROUPS,
+    )
     for row, query in enumerate(queries):
         from_query = np.square(vectors - query).sum(axis=1)
         nodes, expected_work = plain_walk(from_query, edges_of(*edges), live, entries, beam)
@@ -118,10 +146,12 @@ def sorted_keys(coarse: np.ndarray, width: int) -> np.ndarray:
     return lists
 
 
-def ranked(lists: np.ndarray, widths: tuple[int, int], live: np.ndarray, k: int, ranking: Any) -> Results:
+def ranked(
+    lists: np.ndarray, widths: tuple[int, int], live: np.ndarray, k: int, ranking: Any, groups: GroupFields = NO_GROUPS
+) -> Results:
     results = Results.unfilled(len(lists), k)
     results.work[:] = -1
-    rank_block(ranking, Bitmap.from_mask(live).words, lists, widths, *results)
+    rank_block(ranking, Bitmap.from_mask(live).words, lists, widths, *results, groups)
     return results
 
 
@@ -157,6 +187,32 @@ def test_as_many_nodes_are_ranked_by_exact_distances_as_may_be_among_the_nearest
         assert results.ids[0].tolist() == expected
         np.testing.assert_allclose(results.distances[0], exact[expected], rtol=1e-5, atol=1e-5)
     assert (beyond_first > 0) == (unit > 0 and noise > 0), "of codes that tell the truth the first are enough"
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+@pytest.mark.parametrize("has_vectors", [True, False])
+def test_few_nodes_of_a_group_are_ranked(limit: int, has_vectors: bool) -> None:
+    """Twice as many by the beam's distances, and of these the nearest ones."""
+    k, most, count = 6, 15, 80
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        vectors, query = rng.standard_normal((count, 4)).astype(np.float32), np.zeros((1, 4))
+        exact = np.linalg.norm(vectors.astype(np.float64), axis=1)
+        order = np.argsort(exact**2 + 0.3 * rng.standard_normal(count))
+        vectors, exact, coarse = vectors[order], exact[order], np.arange(count, dtype=np.float32)
+        live, groups = rng.random(count) < 0.7, rng.integers(-1, 4, count).astype(np.int32)
+
+        def group(node: int, groups: np.ndarray = groups) -> int:
+            return int(groups[node]) if groups[node] >= 0 else -1 - node
+
+        expected = limited(np.flatnonzero(live).tolist(), group, most, 2 * limit)
+        if has_vectors:
+            expected.sort(key=lambda node: exact[node])
+        expected = limited(expected, group, k, limit)
+        own = vectors if has_vectors else np.empty((0, 0), np.float32)
+        ranking = read_only(own), read_only(query), Metric.L2.code, most, 0.0
+        results = ranked(sorted_keys(coarse, count), (count, count), live, k, ranking, (groups, limit))
+        assert results.ids[0].tolist() == expected + [-1] * (k - len(expected))
 
 
 def test_equal_distances_are_ranked_by_node() -> None:

@@ -18,6 +18,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.rows.bitmap import Bitmap
 from tests.ann_kernels.data import reached, recall
 from tests.naive import vectors as naive
+from tests.naive.shapes import limited
 
 METRICS = [Metric.L2, Metric.COSINE, Metric.INNER_PRODUCT]
 PARAMS = VamanaParams(max_degree=16, search_list=32)
@@ -367,3 +368,42 @@ def test_a_beam_that_is_widened_among_tombstones_goes_on_from_where_it_is(
     assert 100 < stats.expanded.mean() <= widths[0].widest
     assert searcher.search(vectors[:50], 100, search_list=100)[2].expanded.max() <= widths[1].first + 10
     assert widths[1].first == widths[1].widest == 100, "without tombstones nothing is widened"
+
+
+@pytest.mark.parametrize("coded_from", [1, 10_000])
+def test_a_beam_goes_on_past_the_nodes_of_full_groups(coded_from: int) -> None:
+    """Nodes of a group lie together, and dead ones take no place of live ones."""
+    vectors, queries = clustered(2_000, 16), clustered(20, 16, seed=1)
+    groups = np.argmin([((vectors - center) ** 2).sum(axis=1) for center in clustered(30, 16, seed=2)], axis=0)
+    live = np.random.default_rng(3).random(2_000) < 0.8
+    plain = Searcher(vamana.build(vectors, Metric.L2, PARAMS), vectors, Metric.L2, is_live=live, coded_from=coded_from)
+    searcher = plain.grouped(groups.astype(np.int32), 2)
+    found, _, work = searcher.search(queries, 12, search_list=60)
+    ranks = [order[live[order]] for order in np.array(naive.nearest(queries, vectors, 2_000, "l2"))]
+    expected = [limited(order.tolist(), groups.__getitem__, 12, 2) for order in ranks]
+    assert np.mean([len({*own} & {*wanted}) / 12 for own, wanted in zip(found.tolist(), expected, strict=True)]) > 0.97
+    assert (found >= 0).all()
+    assert live[found].all()
+    assert all(np.unique(groups[own], return_counts=True)[1].max() <= 2 for own in found)
+    assert (work.expanded > 100).any()
+    assert (work.expanded < 300).all()
+
+
+def test_a_beam_is_not_widened_for_nodes_that_no_group_has() -> None:
+    vectors, queries = clustered(2_000, 8), clustered(20, 8, seed=1)
+    searcher = Searcher(vamana.build(vectors, Metric.L2, PARAMS), vectors, Metric.L2)
+    two = (np.arange(2_000) % 2).astype(np.int32)
+    found, _, work = searcher.grouped(two, 3).search(queries, 10, search_list=40)
+    assert ((found >= 0).sum(axis=1) == 6).all()
+    assert (work.expanded < 60).all()
+
+
+def test_a_node_has_copies_of_other_groups() -> None:
+    vectors = clustered(100, 8)
+    searcher = Searcher(vamana.build(np.tile(vectors, (3, 1)), Metric.L2, PARAMS), np.tile(vectors, (3, 1)), Metric.L2)
+    groups = np.concatenate([np.zeros(100), np.arange(1, 201)]).astype(np.int32)
+    before = groups.copy()
+    found, _, _ = searcher.grouped(groups, 1).search(vectors[:20], 6, search_list=40)
+    nearest = naive.nearest(vectors[:20], vectors, 2, "l2")
+    assert np.sort(found % 100, axis=1).tolist() == [sorted(3 * pair) for pair in nearest]
+    assert (groups == before).all(), "they are the caller's"

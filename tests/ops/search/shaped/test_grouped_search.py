@@ -12,6 +12,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.process.stage_clock import StageClock
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError, UnknownColumnError
+from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.search.pipeline import SearchPipeline
 from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.search.result import SearchResult
@@ -21,7 +22,7 @@ from icepuffin.ops.table import live_rows
 from tests.conftest import make_rows, queries
 from tests.naive.shapes import limited
 from tests.ops.index.comparison import ids_by_query
-from tests.ops.search.shaped.lake import DEFINITIONS, GROUPS, INDEXED, Lake, group, key, lake_in
+from tests.ops.search.shaped.lake import DEFINITIONS, GROUPS, INDEXED, STORAGE, Lake, group, key, lake_in
 
 READERS = ["graph by tasks", "balls by tasks", *DEFINITIONS, "exact", "graph alone"]
 """Names of readers, those by tasks first: what the process has in memory is searched there"""
@@ -103,6 +104,20 @@ def test_the_narrowest_beam_finds_as_many_rows(
     assert max(Counter(key(column, row) for row in own).values(), default=0) <= limit
 
 
+def test_a_beam_goes_on_past_full_groups(lake: Lake, readers: dict[str, IndexReader]) -> None:
+    """One search, where fourteen of the nearest rows are not of as many groups; its recall says nothing of others."""
+    result = readers["graph"].search(queries(1), 7, per_group={"even": 1}, columns=["even"])
+    assert len(set(result.rows["even"].to_pylist())) == 7
+    assert result.profile.strategy == "beam"
+    parameters = result.profile.parameters
+    assert parameters is not None
+    assert parameters.grouped is None, "a result keeps nothing of the reader"
+    sampled = open_index(lake.table, DEFINITIONS["graph"], storage=STORAGE, recall_sample=1.0)
+    recall = sampled.search(queries(1), 7, per_group={"even": 1}).profile.live_recall
+    assert recall is not None
+    assert not recall.waiting + recall.queries + recall.left_out
+
+
 def test_values_that_are_equal_are_one_group(readers: dict[str, IndexReader]) -> None:
     """Zeros of either sign, and all NaNs, in files with and without an index."""
     for name in ("graph", "balls", "exact"):
@@ -119,10 +134,10 @@ def test_the_first_rows_of_each_group_are_marked(groups: list[int], limit: int) 
 
 
 def test_where_one_group_has_most_rows_few_more_searches_find_the_others(readers: dict[str, IndexReader]) -> None:
-    """The first two fill that group, the third goes on without it."""
+    """The first fills that group, the second goes on without it."""
     result = readers["graph"].search(queries(1), 4, per_group={"skewed": 1}, columns=["skewed"])
     assert len(set(result.rows["skewed"].to_pylist())) == 4
-    assert result.profile.strategy == "beam (2 queries), exact over matches (1 queries)"
+    assert result.profile.strategy == "beam (1 queries), exact over matches (1 queries)"
     assert result.profile.queries == 1
     assert result.profile.matching_rows is None
     assert "groups of skewed that are full are left out" in result.explain()
