@@ -323,7 +323,8 @@ class Searcher:
             results = Results.nothing(len(queries), k)
         else:
             results = self._walk(queries, k, self._beam(k, first, width, meeting), threads)
-        short = self._short(results, last, meeting) if last >= 0 and self._groups is NO_GROUPS else _NONE
+        is_judged = last >= 0 and (empty or self._groups is NO_GROUPS)
+        short = self._short(results, last, meeting) if is_judged else _NONE
         while len(short) and width < count:
             # of a beam that met few, the share that it met tells how wide it had to be
             factor = max(2, meeting // max(1, int(results.work[short, 2].max())))

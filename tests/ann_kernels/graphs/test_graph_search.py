@@ -396,6 +396,8 @@ def test_a_beam_is_not_widened_for_nodes_that_no_group_has() -> None:
     found, _, work = searcher.grouped(two, 3).search(queries, 10, search_list=40)
     assert ((found >= 0).sum(axis=1) == 6).all()
     assert (work.expanded < 60).all()
+    every = searcher.grouped(two, 3).search(queries, 10, search_list=2_000)[0]
+    assert every.tolist() == naive.nearest(queries, vectors, 10, "l2"), "compared, whatever the groups"
 
 
 def test_a_node_has_copies_of_other_groups() -> None:
