@@ -105,15 +105,15 @@ def test_the_narrowest_beam_finds_as_many_rows(
 
 
 def test_a_beam_goes_on_past_full_groups(lake: Lake, readers: dict[str, IndexReader]) -> None:
-    """One search, where fourteen of the nearest rows are not of as many groups; its recall says nothing of others."""
-    result = readers["graph"].search(queries(1), 7, per_group={"even": 1}, columns=["even"])
-    assert len(set(result.rows["even"].to_pylist())) == 7
+    """One search, where ten of the nearest rows are not of as many groups; its recall says nothing of others."""
+    result = readers["graph"].search(queries(1), 5, per_group={"even": 1}, columns=["even"])
+    assert len(set(result.rows["even"].to_pylist())) == 5
     assert result.profile.strategy == "beam"
     parameters = result.profile.parameters
     assert parameters is not None
     assert parameters.grouped is None, "a result keeps nothing of the reader"
     sampled = open_index(lake.table, DEFINITIONS["graph"], storage=STORAGE, recall_sample=1.0)
-    recall = sampled.search(queries(1), 7, per_group={"even": 1}).profile.live_recall
+    recall = sampled.search(queries(1), 5, per_group={"even": 1}).profile.live_recall
     assert recall is not None
     assert not recall.waiting + recall.queries + recall.left_out
 
