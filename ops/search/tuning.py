@@ -376,7 +376,8 @@ def _measured_point(
 
 def _promise(options: SearchOptions, point: MeasuredPoint | None, *, filtered: bool) -> str:
     """The recall that a choice is made for, and for which queries it holds."""
-    of = f" of {options.recall_share:.0%} of the queries" if options.recall_share and point and point.reached else ""
+    share = options.recall_share if point and point.reached else None
+    of = f" of {100 * share:g}% of the queries" if share else ""
     return f"recall {options.target_recall:g}{of}{' where there is no condition' if filtered else ''}"
 
 
@@ -427,7 +428,7 @@ def _out_of_reach(point: MeasuredPoint, options: SearchOptions, record: TuningRe
         return (_NO_SHARE.format("and a release before 0.2 measured them, which did not look"),)
     if share is not None and point.reached_by(share) < target:
         best = f"the best, {point.reached_by(share):.4f}, was used"
-        return (f"at no point that `icepuffin tune` measured {share:.0%} of the queries reach {target:g}; {best}",)
+        return (f"at no point that `icepuffin tune` measured {100 * share:g}% of the queries reach {target:g}; {best}",)
     if share is not None or point.reaches(target):
         return ()
     best = f"the best, {point.recall:.4f} +- {point.margin:.4f} by {record.queries:,} queries, was used"
